@@ -1,0 +1,1 @@
+"""The five functions, the drafters, and their composition to steps."""

@@ -1,0 +1,112 @@
+"""`commit`: block rows become state. The only way to a longer target state."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from fspec.errors import ShapeError
+from fspec.kernels.delta import CHUNK
+from fspec.layers.decoder import Batch, TargetParams, Trunk, delta_layers
+from fspec.state.deltanet import append_rows_, held_rows, replace_rows_
+from fspec.state.pages import check_reserved, write_rows_
+from fspec.state.target import TargetState, lengths
+from fspec.state.tree import copy
+from fspec.types import Verdict
+
+
+def commit(
+    params: TargetParams,
+    state: TargetState,
+    verdict: Verdict,
+    rows: Int[Tensor, " b"],
+) -> TargetState:
+    """Append the first `rows` rows of each request's verified block.
+
+    Args:
+        params: the target, whose parameters fold completed delta chunks.
+        state: the state that was verified; not written.
+        verdict: of that state and a block.
+        rows: 0…count rows for each request; 0 leaves it as it is.
+
+    Returns:
+        The state after those tokens, equal in every byte that counts to the one that
+        running them singly gives.
+
+    Raises:
+        ShapeError: `rows` is out of range.
+        CapacityError: pages are missing. In both cases nothing has been changed.
+    """
+    return commit_(params, copy(state), verdict, rows)
+
+
+def commit_(
+    params: TargetParams,
+    state: TargetState,
+    verdict: Verdict,
+    rows: Int[Tensor, " b"],
+) -> TargetState:
+    """Do as `commit` in the memory of `state`, which the caller owns."""
+    counts, wanted = verdict.block.counts.tolist(), rows.tolist()
+    if len(wanted) != len(counts) or not all(
+        0 <= r <= c for r, c in zip(wanted, counts, strict=False)
+    ):
+        raise ShapeError(
+            f"commit of {wanted} rows was asked of blocks of {counts} rows; "
+            "each must be between 0 and its block's rows"
+        )
+    batch = Batch(state.index.tolist(), lengths(state), wanted)
+    _check_pages(state, batch)
+    deltas = delta_layers(params)
+    for i, (slot, length, r) in enumerate(zip(*batch, strict=True)):
+        if r == 0:
+            continue
+        write_rows_(state.pages, slot, length, verdict.k[:, i, :r], verdict.v[:, i, :r])
+        append_rows_(
+            state.delta,
+            deltas,
+            slot,
+            length,
+            verdict.raw[:, i, :r],
+            int(state.recent[slot, 0]),
+            params.config.conv - 1,
+        )
+    before = state.pages.length[state.index]
+    moved = torch.stack([before, state.recent[state.index, 0]], 1)
+    recent = torch.where((rows > 0)[:, None], moved, state.recent[state.index])
+    return _lengthen(state, before + rows, recent)
+
+
+def append_known_(
+    params: TargetParams, state: TargetState, batch: Batch, out: Trunk
+) -> TargetState:
+    """Append a trunk's rows as known tokens, with the `S` that the trunk computed."""
+    _check_pages(state, batch)
+    history = params.config.conv - 1
+    for i, (slot, length, r) in enumerate(zip(*batch, strict=True)):
+        if r == 0:
+            continue
+        write_rows_(state.pages, slot, length, out.k[:, i, :r], out.v[:, i, :r])
+        start, held = held_rows(state.delta, slot, length, history)
+        edge = (length + r) // CHUNK * CHUNK
+        every = torch.cat([state.delta.rows[:, slot, :held], out.raw[:, i, :r]], 1)
+        s = torch.stack([ends[i] for ends in out.s if ends[i] is not None])
+        replace_rows_(state.delta, slot, s, every[:, edge - start :], edge)
+    counts = torch.tensor(batch.counts, device=state.index.device)
+    length = state.pages.length[state.index] + counts
+    recent = torch.where(
+        (counts > 0)[:, None], length[:, None], state.recent[state.index]
+    )
+    return _lengthen(state, length, recent)
+
+
+def _check_pages(state: TargetState, batch: Batch) -> None:
+    for slot, length, r in zip(*batch, strict=True):
+        check_reserved(state.pages, slot, length + r)
+
+
+def _lengthen(state: TargetState, length: Tensor, recent: Tensor) -> TargetState:
+    at = (state.index,)
+    return state._replace(
+        pages=state.pages._replace(length=state.pages.length.index_put(at, length)),
+        recent=state.recent.index_put(at, recent),
+    )

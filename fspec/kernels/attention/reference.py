@@ -1,0 +1,29 @@
+"""What attention is here: each row's softmax over the keys up to its position."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def attend(
+    q: Float[Tensor, "t h k"],
+    positions: Int[Tensor, " t"],
+    keys: Float[Tensor, "kv n k"],
+    values: Float[Tensor, "kv n v"],
+) -> Float[Tensor, "t h v"]:
+    """Attend from each row of `q` to keys at positions up to its own, in float64.
+
+    Query head `h` reads key head `h // (h / kv)`; scores are scaled by `k ** -0.5`.
+    Keys and values past a row's position are never read.
+    """
+    group = q.shape[1] // keys.shape[0]
+    rows = []
+    for row, position in zip(q.double(), positions.tolist(), strict=True):
+        heads = []
+        for h, query in enumerate(row):
+            seen = keys[h // group, : position + 1].double()
+            weight = ((seen * query).sum(-1) * q.shape[2] ** -0.5).softmax(0)
+            value = values[h // group, : position + 1].double()
+            heads.append((weight[:, None] * value).sum(0))
+        rows.append(torch.stack(heads))
+    return torch.stack(rows).float()

@@ -1,0 +1,5 @@
+"""Dense product `y = x wᵀ`, equal bit for bit for any number of rows."""
+
+from fspec.kernels.product.vector import ROWS, product
+
+__all__ = ["ROWS", "product"]

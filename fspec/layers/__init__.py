@@ -1,0 +1,1 @@
+"""Pure forward functions of `(params, x, …)` and the records of their parameters."""

@@ -1,0 +1,114 @@
+"""Gated DeltaNet: everything around the delta rule.
+
+A layer's memory of recent tokens is their *raw rows*: the projections before the
+convolution, with the logits of beta and decay. Convolution window, gates and outputs
+are all computed from them, so they cannot disagree.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fspec.kernels.delta import scan
+from fspec.kernels.product import product
+from fspec.layers.gates import sigmoid, silu, softplus
+from fspec.layers.norm import l2_norm, rms_norm
+
+
+class DeltaParams(NamedTuple):
+    """Parameters of one Gated DeltaNet layer.
+
+    `in_proj` stacks the rows of q, k, v, beta logit, decay logit and output gate z, so
+    that a raw row is a prefix of its product. `conv` is `[channel, tap]`, the last tap
+    the current token's. `conv`, `log_a`, `dt_bias` and `gain` (plain w) are fp32.
+    """
+
+    in_proj: Tensor
+    conv: Tensor
+    log_a: Tensor
+    dt_bias: Tensor
+    gain: Tensor
+    out: Tensor
+
+
+class DeltaInputs(NamedTuple):
+    """What the delta rule reads of rows: q, k `[t,h,k]`, v, beta and decay `[t,h]`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    decay: Tensor
+
+
+def project(
+    params: DeltaParams, x: Float[Tensor, "r d"]
+) -> tuple[Float[Tensor, "r c"], Float[Tensor, "r z"]]:
+    """Project rows to raw rows (q, k, v, beta logit, decay logit) and gate z."""
+    raw = params.conv.shape[0] + 2 * params.log_a.shape[0]
+    packed = product(x, params.in_proj)
+    return packed[:, :raw], packed[:, raw:]
+
+
+def gates(
+    params: DeltaParams, beta: Float[Tensor, "t h"], decay: Float[Tensor, "t h"]
+) -> tuple[Float[Tensor, "t h"], Float[Tensor, "t h"]]:
+    """Write strength in [0, 1] and log decay <= 0 from their logits, both in fp32."""
+    speed = torch.exp(params.log_a)
+    return sigmoid(beta), -speed * softplus(decay.float() + params.dt_bias)
+
+
+def delta_inputs(
+    params: DeltaParams, rows: Float[Tensor, "n c"], key_dim: int
+) -> DeltaInputs:
+    """Convolve, gate and normalise raw rows; the first `taps - 1` are history only.
+
+    Returns:
+        Inputs of the delta rule for the other rows, heads already repeated: value head
+        `h` uses key head `h // (value heads / key heads)`.
+    """
+    channels, taps = params.conv.shape
+    heads = params.log_a.shape[0]
+    count = rows.shape[0] - (taps - 1)
+    mixed = rows[:, :channels].float()
+    summed = mixed[:count] * params.conv[:, 0]
+    for tap in range(1, taps):  # a fixed order of four terms; conv1d keeps none
+        summed = summed + mixed[tap : tap + count] * params.conv[:, tap]
+    active = silu(summed).to(rows.dtype).float()
+    value = heads * params.gain.shape[0]
+    keys = (channels - value) // 2
+    q, k, v = active.split([keys, keys, value], -1)
+    q, k = (l2_norm(x.unflatten(-1, (-1, key_dim))) for x in (q, k))
+    repeat = heads // q.shape[1]
+    beta, decay = rows[taps - 1 :, channels:].chunk(2, -1)
+    return DeltaInputs(
+        (q * key_dim**-0.5).repeat_interleave(repeat, 1),
+        k.repeat_interleave(repeat, 1),
+        v.unflatten(-1, (heads, -1)),
+        *gates(params, beta, decay),
+    )
+
+
+def delta_scan(
+    params: DeltaParams, s: Float[Tensor, "h k v"], rows: Float[Tensor, "n c"]
+) -> tuple[Float[Tensor, "t h v"], Float[Tensor, "h k v"]]:
+    """Run the layer's recurrence over raw rows that begin `taps - 1` before a chunk.
+
+    Returns:
+        Outputs of all rows but the history, and `s` after the last whole chunk.
+    """
+    return scan(s, *delta_inputs(params, rows, s.shape[1]))
+
+
+def delta_out(
+    params: DeltaParams,
+    mixed: Float[Tensor, "r h v"],
+    z: Float[Tensor, "r z"],
+    eps: float,
+) -> Float[Tensor, "r d"]:
+    """Norm each head's output, gate it by silu(z) and project it back."""
+    normed = rms_norm(mixed.to(z.dtype), params.gain, eps).float()
+    gated = normed * silu(z.unflatten(-1, (mixed.shape[1], -1)))
+    return product(gated.to(z.dtype).flatten(1), params.out)

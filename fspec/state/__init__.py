@@ -1,0 +1,1 @@
+"""The state pytrees and their only writers."""
