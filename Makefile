@@ -9,6 +9,9 @@ BIN := .venv/bin
 demo: .venv/.package
 	$(BIN)/fspec demo
 
+# Threads that wait asleep: spinning ones stall each other on a busy machine.
+test laws: export OMP_WAIT_POLICY = passive
+
 # Two sessions: pyproject.toml says why.
 test: .venv/.test
 	$(BIN)/python -m pytest --durations=10

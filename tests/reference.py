@@ -12,7 +12,6 @@ float32 angle, and all that follows, beta and decay included, are float64.
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 
 Config = dict[str, Any]
 Weights = dict[str, Tensor]
+Past = dict[str, list[Tensor]]  # what a layer has seen: its rows, oldest first
 
 
 class Trace(NamedTuple):
@@ -36,36 +36,25 @@ class Trace(NamedTuple):
     a: list[Tensor]  # linear layers: decay logits, [t, h]
 
 
+class Row(NamedTuple):
+    """What the delta rule reads of one token."""
+
+    window: Tensor  # newest raw rows, its own last, zeros before 0: [conv, channels]
+    b: Tensor
+    a: Tensor
+
+
 class Chain(NamedTuple):
     """Chained MTP steps after a committed prefix."""
 
     drafts: list[int]  # the lowest id of the largest logit, step by step
     logits: Tensor  # [steps, n]
-    hidden: Tensor  # [steps, d], after `mtp.norm`
     k: Tensor  # MTP rows of positions 0.., those of the chain included
     v: Tensor
 
 
-@dataclass
-class Attention:
-    """Rows that one full-attention layer has seen."""
-
-    k: list[Tensor] = field(default_factory=list)
-    v: list[Tensor] = field(default_factory=list)
-
-
-@dataclass
-class Delta:
-    """S at every length and the raw rows that one linear layer has seen."""
-
-    states: list[Tensor] = field(default_factory=list)
-    raw: list[Tensor] = field(default_factory=list)
-    b: list[Tensor] = field(default_factory=list)
-    a: list[Tensor] = field(default_factory=list)
-
-
 def double(tensors: Weights) -> Weights:
-    """The tensors in float64, an exact change, and without `model.` in their names."""
+    """The tensors in float64, which is exact, named without `model.`."""
     return {name.removeprefix("model."): t.double() for name, t in tensors.items()}
 
 
@@ -97,14 +86,13 @@ def inverse_frequencies(config: Config) -> tuple[Tensor, float]:
     index = torch.arange(dim // 2, dtype=torch.float32)
     keep = 1 - torch.clamp((index - low) / (high - low), 0, 1)
     inverse = (1.0 / (factor * powers)) * (1 - keep) + (1.0 / powers) * keep
-
-    def scale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    attention = rope.get("attention_factor")
-    if attention is None and rope.get("mscale") and rope.get("mscale_all_dim"):
-        attention = scale(rope["mscale"]) / scale(rope["mscale_all_dim"])
-    return inverse, scale(1.0) if attention is None else attention
+    if "attention_factor" in rope:
+        return inverse, rope["attention_factor"]
+    over, under = (  # both mscales are given or none: then 0.1 ln(factor) + 1
+        0.1 * weight * math.log(factor) + 1.0
+        for weight in (rope.get("mscale", 1.0), rope.get("mscale_all_dim", 0.0))
+    )
+    return inverse, over / under
 
 
 def rotate(config: Config, x: Tensor, position: int) -> Tensor:
@@ -113,9 +101,8 @@ def rotate(config: Config, x: Tensor, position: int) -> Tensor:
     angle = (torch.tensor(float(position)) * inverse).double()  # float32 product
     cos, sin = angle.cos() * factor, angle.sin() * factor
     half = len(inverse)
-    first, second, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
-    turned = [first * cos - second * sin, second * cos + first * sin, rest]
-    return torch.cat(turned, dim=-1)
+    a, b, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
 
 
 # -- parts of a layer ----------------------------------------------------------------
@@ -145,7 +132,7 @@ def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def attend(
-    weights: Weights, name: str, config: Config, past: Attention, x: Tensor, at: int
+    weights: Weights, name: str, config: Config, past: Past, x: Tensor, at: int
 ) -> Tensor:
     """Gated causal attention of the row at position `at`; appends its k and v."""
     heads, dim = config["num_attention_heads"], config["head_dim"]
@@ -156,9 +143,9 @@ def attend(
     v = linear(weights, f"{name}.v_proj", x).reshape(-1, dim)
     q = rotate(config, norm(weights, f"{name}.q_norm", config, q), at)
     k = rotate(config, norm(weights, f"{name}.k_norm", config, k), at)
-    past.k.append(k)
-    past.v.append(v)
-    keys, values = torch.stack(past.k), torch.stack(past.v)
+    past["k"].append(k)
+    past["v"].append(v)
+    keys, values = torch.stack(past["k"]), torch.stack(past["v"])
     outputs = []
     for head in range(heads):
         scores = keys[:, head // group] @ q[head] / math.sqrt(dim)
@@ -169,38 +156,24 @@ def attend(
 
 
 def delta_step(
-    weights: Weights,
-    name: str,
-    config: Config,
-    state: Tensor,
-    window: Tensor,
-    b: Tensor,
-    a: Tensor,
+    weights: Weights, name: str, config: Config, state: Tensor, row: Row
 ) -> tuple[Tensor, Tensor]:
-    """One token of the gated delta rule: the new S and the heads' outputs.
-
-    `window` holds the newest `conv` raw rows, the token's own last, zeros before 0.
-    """
+    """One token of the gated delta rule: the new S and the heads' outputs."""
     key_heads, key_dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
     value_heads = config["linear_num_value_heads"]
-    size = key_heads * key_dim
     taps = weights[f"{name}.conv1d.weight"][:, 0]  # [channels, conv]
-    mixed = silu((window.T * taps).sum(-1))
-    q = mixed[:size].reshape(key_heads, key_dim)
-    k = mixed[size : 2 * size].reshape(key_heads, key_dim)
-    v = mixed[2 * size :].reshape(value_heads, -1)
-    q = q / torch.sqrt((q * q).sum(-1, keepdim=True) + 1e-6)
-    k = k / torch.sqrt((k * k).sum(-1, keepdim=True) + 1e-6)
-    q = q / math.sqrt(key_dim)
+    mixed = silu((row.window.T * taps).sum(-1))
+    q, k = mixed[: 2 * key_heads * key_dim].reshape(2, key_heads, key_dim)
+    v = mixed[2 * key_heads * key_dim :].reshape(value_heads, -1)
     owner = [head // (value_heads // key_heads) for head in range(value_heads)]
-    q, k = q[owner], k[owner]
-    beta = torch.sigmoid(b)
+    q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    q, k = q[owner] / math.sqrt(key_dim), k[owner]
     rate = torch.exp(weights[f"{name}.A_log"])
-    step = a + weights[f"{name}.dt_bias"]
+    step = row.a + weights[f"{name}.dt_bias"]
     softplus = torch.clamp(step, min=0) + torch.log1p(torch.exp(-step.abs()))
     state = state * torch.exp(-rate * softplus)[:, None, None]  # decay
     predicted = (state * k[:, :, None]).sum(1)
-    error = beta[:, None] * (v - predicted)
+    error = torch.sigmoid(row.b)[:, None] * (v - predicted)
     state = state + k[:, :, None] * error[:, None, :]  # write
     return state, (state * q[:, :, None]).sum(1)  # read
 
@@ -213,32 +186,27 @@ def window_at(config: Config, raw: list[Tensor], at: int) -> Tensor:
 
 
 def delta(
-    weights: Weights, name: str, config: Config, past: Delta, x: Tensor, at: int
+    weights: Weights, name: str, config: Config, past: Past, x: Tensor, at: int
 ) -> Tensor:
     """The Gated DeltaNet mixer for the row at position `at`; appends its rows and S."""
     heads = config["linear_num_value_heads"]
-    if not past.states:
-        sizes = config["linear_key_head_dim"], config["linear_value_head_dim"]
-        past.states.append(torch.zeros(heads, *sizes, dtype=torch.float64))
-    past.raw.append(linear(weights, f"{name}.in_proj_qkv", x))
-    past.b.append(linear(weights, f"{name}.in_proj_b", x))
-    past.a.append(linear(weights, f"{name}.in_proj_a", x))
-    window = window_at(config, past.raw, at)
-    last = past.states[-1]
-    gates = past.b[-1], past.a[-1]
-    state, out = delta_step(weights, name, config, last, window, *gates)
-    past.states.append(state)
+    past["raw"].append(linear(weights, f"{name}.in_proj_qkv", x))
+    past["b"].append(linear(weights, f"{name}.in_proj_b", x))
+    past["a"].append(linear(weights, f"{name}.in_proj_a", x))
+    row = Row(window_at(config, past["raw"], at), past["b"][-1], past["a"][-1])
+    state, out = delta_step(weights, name, config, past["states"][-1], row)
+    past["states"].append(state)
     z = linear(weights, f"{name}.in_proj_z", x).reshape(heads, -1)
     out = rms(out, config["rms_norm_eps"]) * weights[f"{name}.norm.weight"] * silu(z)
     return linear(weights, f"{name}.out_proj", out.reshape(-1))
 
 
 def decoder(
-    weights: Weights, name: str, config: Config, past: Any, x: Tensor, at: int
+    weights: Weights, name: str, config: Config, past: Past, x: Tensor, at: int
 ) -> Tensor:
-    """One layer of either kind, by the kind of its history."""
+    """One layer of either kind, by what it remembers."""
     inner = norm(weights, f"{name}.input_layernorm", config, x)
-    if isinstance(past, Attention):
+    if "k" in past:
         x = x + attend(weights, f"{name}.self_attn", config, past, inner, at)
     else:
         x = x + delta(weights, f"{name}.linear_attn", config, past, inner, at)
@@ -247,8 +215,18 @@ def decoder(
 
 
 def head(weights: Weights, config: Config, hidden: Tensor) -> Tensor:
-    tied = config["tie_word_embeddings"]
-    return linear(weights, "embed_tokens" if tied else "lm_head", hidden)
+    name = "embed_tokens" if config["tie_word_embeddings"] else "lm_head"
+    return linear(weights, name, hidden)
+
+
+def empty(config: Config, kind: str) -> Past:
+    """The history of a layer before its first token."""
+    if kind == "full_attention":
+        return {"k": [], "v": []}
+    sizes = ("num_value_heads", "key_head_dim", "value_head_dim")
+    shape = [config[f"linear_{size}"] for size in sizes]
+    zero = torch.zeros(shape, dtype=torch.float64)
+    return {"states": [zero], "raw": [], "b": [], "a": []}
 
 
 # -- the two models ------------------------------------------------------------------
@@ -258,7 +236,7 @@ def run(config: Config, tensors: Weights, tokens: list[int]) -> Trace:
     """Run the target over `tokens`, one at a time, from nothing."""
     weights = double(tensors)
     kinds = config["layer_types"]
-    pasts = [Attention() if k == "full_attention" else Delta() for k in kinds]
+    pasts = [empty(config, kind) for kind in kinds]
     logits, hidden, features = [], [], [[] for _ in kinds]
     for at, token in enumerate(tokens):
         x = weights["embed_tokens.weight"][token]
@@ -267,31 +245,28 @@ def run(config: Config, tensors: Weights, tokens: list[int]) -> Trace:
             features[layer].append(x)
         hidden.append(norm(weights, "norm", config, x))
         logits.append(head(weights, config, hidden[-1]))
-    full = [past for past in pasts if isinstance(past, Attention)]
-    delta_layers = [past for past in pasts if isinstance(past, Delta)]
+
+    def gather(name: str) -> list[Tensor]:
+        return [torch.stack(past[name]) for past in pasts if name in past]
+
     return Trace(
-        logits=torch.stack(logits),
-        hidden=torch.stack(hidden),
-        features=[torch.stack(rows) for rows in features],
-        k=[torch.stack(past.k) for past in full],
-        v=[torch.stack(past.v) for past in full],
-        states=[torch.stack(past.states) for past in delta_layers],
-        raw=[torch.stack(past.raw) for past in delta_layers],
-        b=[torch.stack(past.b) for past in delta_layers],
-        a=[torch.stack(past.a) for past in delta_layers],
+        torch.stack(logits),
+        torch.stack(hidden),
+        [torch.stack(rows) for rows in features],
+        *map(gather, ("k", "v", "states", "raw", "b", "a")),
     )
 
 
 def mtp_row(
-    weights: Weights, config: Config, past: Attention, h: Tensor, token: int, at: int
+    weights: Weights, config: Config, past: Past, h: Tensor, token: int, at: int
 ) -> Tensor:
     """The MTP row of the pair (`h` of position `at`, the token that follows it)."""
     embedding = weights["embed_tokens.weight"][token]
     left = norm(weights, "mtp.pre_fc_norm_embedding", config, embedding)
     right = norm(weights, "mtp.pre_fc_norm_hidden", config, h)
     x = linear(weights, "mtp.fc", torch.cat([left, right]))
-    x = decoder(weights, "mtp.layers.0", config, past, x, at)
-    return norm(weights, "mtp.norm", config, x)
+    y = decoder(weights, "mtp.layers.0", config, past, x, at)
+    return norm(weights, "mtp.norm", config, y)
 
 
 def mtp_chain(
@@ -308,20 +283,18 @@ def mtp_chain(
     Row i pairs the hidden of position i with the token at i + 1, so the last committed
     row takes `boundary`; its logits are the first draft's. Each later row takes the
     vector behind `mtp.norm` of the row before and the token just drafted, or the
-    one that `forced` names (to compare logits where a near tie flips a draft).
+    one that `forced`, `steps` tokens, names in its place (a near tie may flip drafts).
     """
     weights = double(tensors)
-    past = Attention()
+    past = empty(config, "full_attention")
     following = [*tokens[1:], boundary]
-    for at, token in enumerate(following):
-        y = mtp_row(weights, config, past, hidden[at].double(), token, at)
-    drafts, logits, outputs = [], [], []
-    for step in range(steps):
-        if step > 0:
-            token = drafts[-1] if forced is None else forced[step - 1]
-            y = mtp_row(weights, config, past, y, token, len(tokens) - 1 + step)
-        outputs.append(y)
-        logits.append(head(weights, config, y))
-        drafts.append(int(logits[-1].argmax()))
-    k, v = torch.stack(past.k), torch.stack(past.v)
-    return Chain(drafts, torch.stack(logits), torch.stack(outputs), k, v)
+    rows, drafts, logits = [*hidden.double()], [], []
+    for at in range(len(tokens) - 1 + steps):
+        y = mtp_row(weights, config, past, rows[at], following[at], at)
+        if at >= len(tokens) - 1:
+            rows.append(y)
+            logits.append(head(weights, config, y))
+            drafts.append(int(logits[-1].argmax()))
+            following.append((forced or drafts)[len(drafts) - 1])
+    k, v = torch.stack(past["k"]), torch.stack(past["v"])
+    return Chain(drafts, torch.stack(logits), k, v)

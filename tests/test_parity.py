@@ -4,7 +4,7 @@ First the reference is held against transformers in float64, so that the two def
 of the model are one. Then fspec in float32 must come as near to the reference as
 transformers in float32 does, within a factor of two.
 
-How near transformers comes is measured on three sequences of 64 tokens or more: a
+How near transformers comes is measured on several sequences of 64 tokens or more: a
 single largest error is luck, and for one row its products take other, 1.2 to 1.8 times
 more exact paths in the library, which fspec by the row law never does.
 """
@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import reference
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from strategies import configs, examples, lengths, token_lists
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from toy import toy_config_dict, toy_state_dict, write_checkpoint
 
 import fspec
+from fspec.layers import deltanet
 from fspec.layers.mtp import mtp_chain
+from tests import reference
+from tests.strategies import configs, examples, lengths, token_lists
+from tests.toy import toy_config_dict, toy_state_dict, write_checkpoint
 
 transformers = pytest.importorskip("transformers")
 torch.set_num_threads(1)
@@ -71,7 +72,9 @@ def cases(draw: st.DrawFn, maximum: int = 81) -> Case:
 
 
 def budget(n: int) -> Callable[[Any], Any]:
+    """So many examples, the same ones each time; an error's size has no use shrunk."""
     return settings(
+        phases=(Phase.explicit, Phase.generate),
         max_examples=examples(n),
         derandomize=True,
         database=None,
@@ -116,14 +119,15 @@ def build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     return model
 
 
-def forward(model: Any, tokens: list[int]) -> Run:
+def forward(model: Any, batch: list[list[int]]) -> list[Run]:
+    """Run token lists of one length together; one `Run` for each."""
     features = []
     hooks = [
-        layer.register_forward_hook(lambda _, __, out: features.append(out[0]))
+        layer.register_forward_hook(lambda _, __, out: features.append(out))
         for layer in model.model.layers
     ]
     with torch.no_grad():
-        out = model.model(torch.tensor([tokens]), use_cache=True)
+        out = model.model(torch.tensor(batch), use_cache=True)
         logits = model.lm_head(out.last_hidden_state)
     for hook in hooks:
         hook.remove()
@@ -131,14 +135,17 @@ def forward(model: Any, tokens: list[int]) -> Run:
     layers = list(caches)
     full = [layer for kind, layer in layers if kind == "full_attention"]
     delta = [layer for kind, layer in layers if kind == "linear_attention"]
-    return Run(
-        logits[0],
-        out.last_hidden_state[0],
-        features,
-        [layer.keys[0].transpose(0, 1) for layer in full],
-        [layer.values[0].transpose(0, 1) for layer in full],
-        [layer.recurrent_states[0][0] for layer in delta],
-    )
+    return [
+        Run(
+            logits[i],
+            out.last_hidden_state[i],
+            [rows[i] for rows in features],
+            [layer.keys[i].transpose(0, 1) for layer in full],
+            [layer.values[i].transpose(0, 1) for layer in full],
+            [layer.recurrent_states[0][i] for layer in delta],
+        )
+        for i in range(len(batch))
+    ]
 
 
 def widened(model: Any) -> Any:
@@ -148,10 +155,10 @@ def widened(model: Any) -> Any:
     return model
 
 
-def wide_forward(model: Any, tokens: list[int]) -> Run:
+def wide_forward(model: Any, batch: list[list[int]]) -> list[Run]:
     model = widened(model)
     with Wide():
-        return forward(model, tokens)
+        return forward(model, batch)
 
 
 def truth(case: Case) -> Run:
@@ -186,10 +193,10 @@ def test_reference_equals_transformers(case: Case) -> None:
     """float64 against float64 to 1e-12, and float32 transformers near it."""
     exact = truth(case)
     model = build(case.config, case.tensors)
-    for name, ours, theirs in pairs(exact, wide_forward(model, case.tokens)):
+    for name, ours, theirs in pairs(exact, wide_forward(model, [case.tokens])[0]):
         assert theirs.dtype == torch.float64, name
         assert distance(ours, theirs) <= 1e-12 * ours.abs().max().item(), name
-    for name, ours, theirs in pairs(exact, forward(model, case.tokens)):
+    for name, ours, theirs in pairs(exact, forward(model, [case.tokens])[0]):
         assert distance(ours, theirs) <= 1e-4 * ours.abs().max().item(), name
 
 
@@ -221,15 +228,15 @@ def chain(
 ) -> dict[str, Tensor]:
     """`mtp_model` chained over `drafts` without a cache: logits [steps, n], k and v."""
     x = pair(case, [*case.tokens[1:], boundary], hidden)
-    logits = []
+    logits, caches = [], []
     for draft in drafts:
         with torch.no_grad():
             out = model.model(inputs_embeds=x[None], use_cache=True)
             y = out.last_hidden_state[0, -1:]
             logits.append(model.lm_head(y))
             x = torch.cat([x, pair(case, [draft], y)])
-    cache = out.past_key_values.layers[0]
-    k, v = (x[0].transpose(0, 1) for x in (cache.keys, cache.values))
+        caches.append(out.past_key_values.layers[0])
+    k, v = (x[0].transpose(0, 1) for x in (caches[-1].keys, caches[-1].values))
     return {"logits": torch.cat(logits), "k": k, "v": v}
 
 
@@ -309,19 +316,18 @@ def finish(case: Case, found: Any) -> list[Tensor]:
         beta, decay = beta[taps - 1 :], decay[taps - 1 :]
         assert len(beta) == found.length - found.start == found.length % 16
         for i in range(len(beta)):
-            window = raw[i : i + taps]
-            step = (weights, name, case.config, s, window, beta[i], decay[i])
-            s, _ = reference.delta_step(*step)
+            row = reference.Row(raw[i : i + taps], beta[i], decay[i])
+            s, _ = reference.delta_step(weights, name, case.config, s, row)
         states.append(s)
     return states
 
 
-def sequences(case: Case) -> list[list[int]]:
-    """The case's tokens and two more lists, each continued to 64 or more."""
+def sequences(case: Case, count: int) -> list[list[int]]:
+    """Token lists of 64 or more for the case's model; the first begins with its own."""
     source = random.Random(case.seed)
-    vocab, count = case.config["vocab_size"], max(64, len(case.tokens))
-    more = [[source.randrange(vocab) for _ in range(count)] for _ in range(3)]
-    return [[*case.tokens, *more[0]][:count], more[1], more[2]]
+    vocab, length = case.config["vocab_size"], max(64, len(case.tokens))
+    rows = [[source.randrange(vocab) for _ in range(length)] for _ in range(count)]
+    return [[*case.tokens, *rows[0]][:length], *rows[1:]]
 
 
 def widest(errors: list[dict[str, float]]) -> dict[str, float]:
@@ -331,14 +337,9 @@ def widest(errors: list[dict[str, float]]) -> dict[str, float]:
 def yardstick(case: Case) -> dict[str, float]:
     """Largest error of float32 transformers by name, over `sequences`."""
     model = build(case.config, case.tensors)
-    wide = widened(model)
-    errors = []
-    for tokens in sequences(case):
-        with Wide():
-            exact = forward(wide, tokens)
-        both = pairs(exact, forward(model, tokens))
-        errors.append({name: distance(a, b) for name, a, b in both})
-    return widest(errors)
+    batch = sequences(case, 8)
+    runs = zip(wide_forward(model, batch), forward(model, batch), strict=True)
+    return widest([{n: distance(a, b) for n, a, b in pairs(*both)} for both in runs])
 
 
 def allowed(error: float, exact: Tensor) -> float:
@@ -361,22 +362,40 @@ def test_target_is_as_exact_as_transformers(
 
 
 def test_target_is_as_exact_on_average(tmp_path: Path) -> None:
-    """The root mean square errors over eight models: no more than a quarter larger."""
+    """Root mean square errors of eight models: no more than a quarter larger.
+
+    Seen: 0.88 (S) to 0.98 (logits) of transformers' error.
+    """
     ratios: dict[str, list[float]] = {}
     for seed in range(8):
         config = toy_config_dict(hidden_size=40 + 8 * seed)
         case = Case(config, seed, [(seed + 31 * i) % 127 for i in range(64)])
         params = load(case, tmp_path / str(seed))
         model = build(case.config, case.tensors)
-        exact, theirs = wide_forward(model, case.tokens), forward(model, case.tokens)
+        exact = wide_forward(model, [case.tokens])[0]
+        theirs = forward(model, [case.tokens])[0]
         ours = fspec_forward(case, params, [])
         rows = zip(pairs(exact, theirs), pairs(exact, ours), strict=True)
         for (name, true, near), (_, _, found) in rows:
             ratio = (found - true).norm() / (near - true).norm()
             ratios.setdefault(name.split("[")[0], []).append(ratio.log().item())
     means = {name: math.exp(sum(r) / len(r)) for name, r in ratios.items()}
-    print("error, as a part of transformers':", means)
     assert max(means.values()) <= 1.25, means
+
+
+def test_a_rounded_beta_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The bound has teeth: beta through bf16, as transformers' bf16, breaks it."""
+    exactly = deltanet.sigmoid
+    rounded = lambda x: exactly(x).bfloat16().float()  # noqa: E731
+    monkeypatch.setattr(deltanet, "sigmoid", rounded)
+    case = Case(toy_config_dict(), 0, list(range(64)))
+    ours = fspec_forward(case, load(case, tmp_path), [])
+    errors = yardstick(case)
+    for name, exact, found in pairs(truth(case), ours):
+        if name in ("logits", "hidden", "states[0]", "states[1]", "states[2]"):
+            assert distance(exact, found) > 10 * allowed(errors[name], exact), name
 
 
 def mtp_yardstick(case: Case, boundary: int, drafts: list[int]) -> dict[str, float]:
@@ -384,12 +403,13 @@ def mtp_yardstick(case: Case, boundary: int, drafts: list[int]) -> dict[str, flo
     trunk, layer = build(case.config, case.tensors), mtp_model(case)
     wide_trunk, wide_layer = widened(trunk), widened(layer)
     errors = []
-    for tokens in sequences(case):
+    for tokens in sequences(case, 3):
         longer = case._replace(tokens=tokens)
         with Wide():
-            hidden = forward(wide_trunk, tokens).hidden
+            hidden = forward(wide_trunk, [tokens])[0].hidden
             exact = chain(longer, wide_layer, hidden, boundary, drafts)
-        near = chain(longer, layer, forward(trunk, tokens).hidden, boundary, drafts)
+        hidden = forward(trunk, [tokens])[0].hidden
+        near = chain(longer, layer, hidden, boundary, drafts)
         errors.append({name: distance(exact[name], near[name]) for name in exact})
     return widest(errors)
 
@@ -454,6 +474,7 @@ def test_beta_round_trip(seed: int) -> None:
     """A beta rounded to bf16 costs 0.1 to 0.3 % of the output; float32 costs nothing.
 
     transformers in bf16 rounds it, fspec does not: a known difference between the two.
+    Seen: 0.17 % against 2e-7.
     """
     source = torch.Generator().manual_seed(seed)
     t, size = 512, 64
@@ -465,15 +486,12 @@ def test_beta_round_trip(seed: int) -> None:
     v, logit = draw(t, size), draw(t).float()
     decay = torch.exp(-0.1 * torch.rand(t, generator=source, dtype=torch.float64))
     exact = delta_rule(q, k, v, decay, torch.sigmoid(logit.double()))
-    narrow = [x.float() for x in (q, k, v)]
-    plain = delta_rule(*narrow, decay, torch.sigmoid(logit))
-    rounded = delta_rule(*narrow, decay, torch.sigmoid(logit).bfloat16())
+    q, k, v = q.float(), k.float(), v.float()
+    plain = delta_rule(q, k, v, decay, torch.sigmoid(logit))
+    rounded = delta_rule(q, k, v, decay, torch.sigmoid(logit).bfloat16())
 
     def relative(x: Tensor) -> float:
         return ((x.double() - exact).norm() / exact.norm()).item()
 
-    print(
-        f"relative error: beta bf16 {relative(rounded):.2e}, fp32 {relative(plain):.2e}"
-    )
     assert 1e-3 < relative(rounded) < 3e-3
     assert relative(plain) < 1e-5

@@ -327,7 +327,7 @@ def test_a_closed_pipe_ends_quietly():
 
 
 def test_demo_shows_the_same_bytes():
-    done = fspec("--max-tokens", 32, command="demo")
+    done = fspec("--max-tokens", 12, command="demo")
     assert done.returncode == 0, done.stderr
     for word in ("same bytes: yes", "acceptance length", "one token at a time"):
         assert word in done.stdout.decode()

@@ -1,0 +1,1 @@
+"""The laws of fspec as properties, each with wrong versions that it must reject."""

@@ -1,0 +1,123 @@
+"""Generate law: with any drafter, `generate` is one-token greedy decoding."""
+
+from functools import cache
+
+import torch
+from hypothesis import strategies as st
+
+import fspec
+from fspec.algorithms import step as step_module
+from fspec.types import Block
+from tests.laws.base import Law, Wrong, require
+from tests.laws.scripted import scripted
+from tests.laws.systems import VARIANTS, system
+
+LONGEST = 24  # new tokens
+
+
+@cache
+def one_at_a_time(
+    variant: int, dtype: torch.dtype, prompt: int
+) -> tuple[list[int], list]:
+    """Decode greedily by single rows from the first prompt token on.
+
+    Returns:
+        The new tokens, and the canonical state before each of them was run.
+    """
+    params, streams = system(variant, dtype)
+    one = torch.tensor([1])
+    state = fspec.init_target(params, capacity=prompt + LONGEST, width=0)
+    tokens, states = streams[0][:prompt], []
+    for position in range(prompt + LONGEST):
+        if position >= prompt:
+            states.append(fspec.canonical(state, params))
+        block = Block(torch.tensor([[tokens[position]]]), one)
+        verdict = fspec.verify(params, state, block)
+        state = fspec.commit(params, state, verdict, one)
+        if position + 1 == len(tokens):
+            tokens.append(int(verdict.choice[0, 0]))
+    return tokens[prompt:-1], states
+
+
+def check(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Generate from a drawn prompt with a drawn drafter; stops anywhere in a block."""
+    variant = data.draw(st.integers(0, len(VARIANTS) - 1), "variant")
+    params, streams = system(variant, dtype)
+    length = data.draw(st.integers(1, 40), "prompt")
+    prompt = streams[0][:length]
+    free, states = one_at_a_time(variant, dtype, length)
+    count = data.draw(st.integers(1, LONGEST), "max tokens")
+    # stops that really come up, at a drawn place
+    stops = tuple(data.draw(st.lists(st.sampled_from(free), max_size=2), "stops"))
+    tokens = _until(free[:count], stops)
+    for drafter in _draw_drafters(data, params, prompt + free):
+        seen: list[int] = []
+        got = fspec.generate(
+            params,
+            prompt,
+            drafter,
+            max_tokens=count,
+            stop_ids=stops,
+            on_tokens=seen.extend,
+        )
+        name = drafter.name
+        require(got.token_ids == tokens, f"{name}: {got.token_ids} is not {tokens}")
+        require(seen == tokens, f"{name}: streamed {seen}, returned {tokens}")
+        stopped = tokens[-1] in stops
+        require((got.finish_reason == "stop") == stopped, f"{name}: finish reason")
+        state = fspec.canonical(got.state.target, params)
+        same = fspec.equal(state, states[len(tokens) - 1])
+        require(same, f"{name}: the state is not that of single steps")
+
+
+def _until(tokens: list[int], stops: tuple[int, ...]) -> list[int]:
+    ends = [i for i, token in enumerate(tokens) if token in stops]
+    return tokens[: ends[0] + 1] if ends else tokens
+
+
+def _draw_drafters(data: st.DataObject, params, truth: list[int]) -> tuple:
+    width = data.draw(st.integers(1, 15), "width")
+    pattern = data.draw(st.lists(st.integers(0, width), min_size=1, max_size=4))
+    return (
+        fspec.none(),
+        fspec.lookup(width),
+        fspec.mtp(width),
+        scripted(width, [truth], pattern, params.config.vocab),
+    )
+
+
+def _accept_one_more(right):
+    def accept(verdict, sampling):
+        shifted = verdict.choice.clone()
+        shifted[:, 0] = verdict.block.tokens[:, min(1, shifted.shape[1] - 1)]
+        return right(verdict._replace(choice=shifted), sampling)
+
+    return accept
+
+
+def _stop_at_block_end_only(right):
+    def accept(verdict, sampling):
+        plain = right(verdict, sampling._replace(stop_ids=sampling.stop_ids * 0 - 1))
+        ends = (plain.boundary[:, None] == sampling.stop_ids).any(1)
+        return plain._replace(finished=plain.finished | ends)
+
+    return accept
+
+
+def _limit_ignored(right):
+    def accept(verdict, sampling):
+        much = sampling.remaining + 3 * (sampling.remaining > 0)
+        return right(verdict, sampling._replace(remaining=much))
+
+    return accept
+
+
+LAW = Law(
+    "generate",
+    check,
+    (
+        Wrong("first draft always kept", step_module, "accept", _accept_one_more),
+        Wrong("stops seen last only", step_module, "accept", _stop_at_block_end_only),
+        Wrong("runs past the limit", step_module, "accept", _limit_ignored),
+    ),
+)

@@ -1,0 +1,70 @@
+"""Generate law on the trained model: real prompts, cut at several points."""
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import fspec
+from fspec.types import Block
+from tests.laws.base import DTYPES, require
+
+DATA = Path(__file__).parents[1] / "data"
+NEW_TOKENS = 48
+
+
+@cache
+def model(dtype: str) -> fspec.TargetParams:
+    """Load the embedded target."""
+    return fspec.load_target(dtype=DTYPES[dtype])
+
+
+@cache
+def prompts() -> list[list[int]]:
+    """Token ids of the 29 held-out prompts."""
+    tokenizer = fspec.load_tokenizer(fspec.embedded_path())
+    lines = (DATA / "eval_prompts.jsonl").read_text().splitlines()
+    return [tokenizer.encode(json.loads(line)["prompt"]) for line in lines]
+
+
+def expected() -> list[dict]:
+    """Greedy continuations and accepted counts, made by transformers in fp32."""
+    return json.loads((DATA / "expected.json").read_text())["prompts"]
+
+
+@torch.no_grad()
+def check(prompt: int, cut: int, dtype: str, seed: int) -> str:
+    """Check one prompt, cut to `cut` quarters of its length, with a drawn width.
+
+    Returns:
+        What was run, in words.
+    """
+    params = model(dtype)
+    ids = prompts()[prompt]
+    ids = ids[: max(1, len(ids) * cut // 4)]
+    width = random.Random(f"{seed} {prompt} {cut}").randint(1, 15)
+    tokens, state = _one_at_a_time(params, ids)
+    lengths = []
+    for drafter in (fspec.none(), fspec.lookup(width), fspec.mtp(width)):
+        got = fspec.generate(params, ids, drafter, max_tokens=NEW_TOKENS)
+        require(got.token_ids == tokens, f"{drafter.name}: other tokens, prompt {prompt}")
+        after = fspec.canonical(got.state.target, params)
+        require(fspec.equal(after, state), f"{drafter.name}: other state")
+        lengths.append(f"{drafter.name} {len(tokens[1:]) / max(got.cycles, 1):.2f}")
+    return f"{len(ids)} tokens, width {width}: {', '.join(lengths)} tokens a cycle"
+
+
+def _one_at_a_time(params: fspec.TargetParams, ids: list[int]):
+    one = torch.tensor([1])
+    capacity = len(ids) + NEW_TOKENS
+    state = fspec.init_target(params, capacity=capacity, width=0)
+    for part in torch.tensor([ids]).split(100, 1):
+        state, hidden, _ = fspec.extend(params, state, part)
+    tokens = [int(fspec.head(params, hidden[:, -1]).argmax())]
+    while len(tokens) < NEW_TOKENS and tokens[-1] not in params.config.eos_ids:
+        verdict = fspec.verify(params, state, Block(torch.tensor([tokens[-1:]]), one))
+        state = fspec.commit(params, state, verdict, one)
+        tokens.append(int(verdict.choice[0, 0]))
+    return tokens, fspec.canonical(state, params)
