@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fspec.bench.command import bench_app
 from fspec.cli.demo import run_demo
 from fspec.cli.generate import run_generate
 from fspec.cli.report import versions
@@ -21,6 +22,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(add_completion=False)
 app.command("generate")(run_generate)
 app.command("demo")(run_demo)
+app.add_typer(bench_app(versions), name="bench")
 
 
 def _show_version(wanted: bool) -> None:

@@ -78,17 +78,13 @@ def delta_inputs(
         summed = summed + mixed[tap : tap + count] * params.conv[:, tap]
     active = silu(summed).to(rows.dtype).float()
     value = heads * params.gain.shape[0]
-    keys = (channels - value) // 2
-    q, k, v = active.split([keys, keys, value], -1)
-    q, k = (l2_norm(x.unflatten(-1, (-1, key_dim))) for x in (q, k))
-    repeat = heads // q.shape[1]
-    beta, decay = rows[taps - 1 :, channels:].chunk(2, -1)
-    return DeltaInputs(
-        (q * key_dim**-0.5).repeat_interleave(repeat, 1),
-        k.repeat_interleave(repeat, 1),
-        v.unflatten(-1, (heads, -1)),
-        *gates(params, beta, decay),
-    )
+    both, v = active.split([channels - value, value], -1)
+    both = l2_norm(both.unflatten(-1, (2, -1, key_dim)))
+    repeats = heads // both.shape[2]
+    both = both[:, :, :, None].expand(-1, -1, -1, repeats, -1).flatten(2, 3)
+    beta, decay = gates(params, *rows[taps - 1 :, channels:].chunk(2, -1))
+    q, k = both.unbind(1)
+    return DeltaInputs(q * key_dim**-0.5, k, v.unflatten(-1, (heads, -1)), beta, decay)
 
 
 def delta_scan(

@@ -38,37 +38,36 @@ def scan(
     Source: Gated DeltaNet, arXiv:2412.06464, section 3.2, in its chunk form.
     """
     rows, heads = beta.shape
-    q, k, v = (_chunks(x) for x in (q, k, v))
-    beta, decay = (_chunks(x[..., None])[..., 0] for x in (beta, decay))
-    chunks = beta.shape[0]
-    total = decay.cumsum(-1)
-    lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=s.device).tril()
-    gap = total[..., :, None] - total[..., None, :]
+    packed = torch.cat([q, k, v, beta[..., None], decay[..., None]], -1)
+    packed = F.pad(packed, (0, 0, 0, 0, 0, -rows % CHUNK))
+    packed = packed.view(-1, CHUNK, *packed.shape[1:]).transpose(1, 2)
+    q, k, v, beta, decay = packed.split([k.shape[2], k.shape[2], v.shape[2], 1, 1], -1)
+    total = decay.cumsum(2)
+    upper = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=s.device).triu(1)
     # only differences are exponentiated, all <= 0: exp(-total) would overflow
-    fade = torch.exp(gap.masked_fill(~lower, -torch.inf))
-    within = _bmm(q, k.transpose(-1, -2)) * fade
-    mix = (beta[..., None] * _bmm(k, k.transpose(-1, -2)) * fade).tril(-1)
-    grown = torch.exp(total)[..., None]
-    left = k * torch.exp(total[..., -1:] - total)[..., None]
+    gap = (total - total.transpose(2, 3)).masked_fill(upper, -torch.inf)
+    fade, grown = torch.exp(gap), torch.exp(total)
+    both = torch.cat([q, k], 2)
+    scores = torch.bmm(both.flatten(0, 1), k.transpose(2, 3).flatten(0, 1))
+    within, mix = (scores.view(*both.shape[:3], CHUNK) * fade.repeat(1, 1, 2, 1)).chunk(
+        2, 2
+    )
+    mix = mix * beta
+    strong, fresh = beta * grown, beta * v
+    left = (k * torch.exp(total[:, :, -1:] - total)).transpose(2, 3)
     out = []
-    for c in range(chunks):
-        wanted = beta[c, ..., None] * (v[c] - grown[c] * torch.bmm(k[c], s))
+    for c in range(both.shape[0]):
+        known = torch.bmm(both[c], s)
+        # the solver takes the diagonal for ones and reads nothing above it
         delta = torch.linalg.solve_triangular(
-            mix[c], wanted, upper=False, unitriangular=True
+            mix[c],
+            fresh[c] - strong[c] * known[:, CHUNK:],
+            upper=False,
+            unitriangular=True,
         )
-        out.append(grown[c] * torch.bmm(q[c], s) + torch.bmm(within[c], delta))
+        carried = grown[c] * known[:, :CHUNK]
+        out.append(torch.baddbmm(carried, within[c], delta))
         if (c + 1) * CHUNK <= rows:
-            s = grown[c, :, -1:] * s + torch.bmm(left[c].transpose(1, 2), delta)
-    merged = torch.stack(out).transpose(1, 2).reshape(chunks * CHUNK, heads, -1)
+            s = torch.baddbmm(grown[c, :, -1:] * s, left[c], delta)
+    merged = torch.stack(out).transpose(1, 2).flatten(0, 1)
     return merged[:rows], s
-
-
-def _chunks(x: Float[Tensor, "t h x"]) -> Float[Tensor, "c h 16 x"]:
-    x = F.pad(x, (0, 0, 0, 0, 0, -x.shape[0] % CHUNK))
-    return x.reshape(-1, CHUNK, *x.shape[1:]).transpose(1, 2).contiguous()
-
-
-def _bmm(
-    a: Float[Tensor, "c h i j"], b: Float[Tensor, "c h j l"]
-) -> Float[Tensor, "c h i l"]:
-    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])

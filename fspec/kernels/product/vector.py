@@ -21,9 +21,11 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "o i"]) -> Float[Tensor, "
         w: a weight in checkpoint layout, `[out, in]`.
     """
     rows = x.shape[0]
-    x = F.pad(x, (0, 0, 0, -rows % ROWS)).contiguous()
-    if x.storage_offset() % _ALIGNED:
+    if rows % ROWS:
+        x = F.pad(x, (0, 0, 0, -rows % ROWS))
+    elif x.storage_offset() % _ALIGNED:
         x = x.clone()
+    x = x.contiguous()
     if x.shape[0] == ROWS:
         return F.linear(x, w)[:rows]
     return torch.cat([F.linear(group, w) for group in x.split(ROWS)])[:rows]
