@@ -99,9 +99,14 @@ def build_target(
 def _attention(
     at: str, weight: Callable[..., Tensor], gain: Callable[[str], Tensor]
 ) -> AttentionParams:
-    q, k, v, o = (f"{at}.self_attn.{x}_proj" for x in "qkvo")
-    gains = (gain(f"{at}.self_attn.{x}_norm") for x in "qk")
-    return AttentionParams(weight(q, k, v), weight(o), *gains)
+    q_gate, k, v, out = (weight(f"{at}.self_attn.{x}_proj") for x in "qkvo")
+    q_gain, k_gain = (gain(f"{at}.self_attn.{x}_norm") for x in "qk")
+    dim = len(q_gain)
+    # the checkpoint interleaves them: each head's query rows, then its gate rows
+    q, gate = q_gate.unflatten(0, (-1, 2, dim)).unbind(1)
+    heads = [q_gain.expand(len(q), -1), k_gain.expand(len(k) // dim, -1)]
+    in_proj = torch.cat([q.flatten(0, 1), k, v, gate.flatten(0, 1)])
+    return AttentionParams(in_proj, out, torch.cat(heads))
 
 
 def _delta(

@@ -41,6 +41,7 @@ class Verdict(NamedTuple):
     hidden: `[b, t, d]` after the final norm.
     features: `[b, t, taps * d]`.
     k, v, raw: rows that a commit would append, `[layer, b, t, …]`.
+    s: `s[delta layer][request]`, the delta state that a commit would fold to.
     """
 
     block: Block
@@ -51,6 +52,7 @@ class Verdict(NamedTuple):
     k: Tensor
     v: Tensor
     raw: Tensor
+    s: list[list[Tensor]]
 
 
 class SamplingState(NamedTuple):

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from fspec.errors import ShapeError
 from fspec.kernels.delta import CHUNK
-from fspec.layers.decoder import Batch, TargetParams, Trunk, delta_layers
-from fspec.state.deltanet import append_rows_, held_rows, replace_rows_
+from fspec.layers.decoder import Batch, TargetParams, Trunk
+from fspec.state.deltanet import append_rows_
 from fspec.state.pages import check_reserved, write_rows_
 from fspec.state.target import TargetState, lengths
 from fspec.state.tree import copy
@@ -23,7 +23,7 @@ def commit(
     """Append the first `rows` rows of each request's verified block.
 
     Args:
-        params: the target, whose parameters fold completed delta chunks.
+        params: the target.
         state: the state that was verified; not written.
         verdict: of that state and a block.
         rows: 0…count rows for each request; 0 leaves it as it is.
@@ -54,43 +54,21 @@ def commit_(
             f"commit of {wanted} rows was asked of blocks of {counts} rows; "
             "each must be between 0 and its block's rows"
         )
-    batch = Batch(state.index.tolist(), lengths(state), wanted)
-    _check_pages(state, batch)
-    deltas = delta_layers(params)
-    for i, (slot, length, r) in enumerate(zip(*batch, strict=True)):
-        if r == 0:
-            continue
-        write_rows_(state.pages, slot, length, verdict.k[:, i, :r], verdict.v[:, i, :r])
-        append_rows_(
-            state.delta,
-            deltas,
-            slot,
-            length,
-            verdict.raw[:, i, :r],
-            int(state.recent[slot, 0]),
-            params.config.conv - 1,
-        )
+    recent = state.recent[state.index]
+    edges = [keep // CHUNK * CHUNK for keep in recent[:, 0].tolist()]
+    batch = Batch(state.index.tolist(), lengths(state), wanted, edges)
+    _append_(params, state, batch, verdict)
     before = state.pages.length[state.index]
-    moved = torch.stack([before, state.recent[state.index, 0]], 1)
-    recent = torch.where((rows > 0)[:, None], moved, state.recent[state.index])
+    moved = torch.stack([before, recent[:, 0]], 1)
+    recent = torch.where((rows > 0)[:, None], moved, recent)
     return _lengthen(state, before + rows, recent)
 
 
 def append_known_(
     params: TargetParams, state: TargetState, batch: Batch, out: Trunk
 ) -> TargetState:
-    """Append a trunk's rows as known tokens, with the `S` that the trunk computed."""
-    _check_pages(state, batch)
-    history = params.config.conv - 1
-    for i, (slot, length, r) in enumerate(zip(*batch, strict=True)):
-        if r == 0:
-            continue
-        write_rows_(state.pages, slot, length, out.k[:, i, :r], out.v[:, i, :r])
-        start, held = held_rows(state.delta, slot, length, history)
-        edge = (length + r) // CHUNK * CHUNK
-        every = torch.cat([state.delta.rows[:, slot, :held], out.raw[:, i, :r]], 1)
-        s = torch.stack([ends[i] for ends in out.s if ends[i] is not None])
-        replace_rows_(state.delta, slot, s, every[:, edge - start :], edge)
+    """Append a trunk's rows as known tokens: folded to the end, never taken back."""
+    _append_(params, state, batch, out)
     counts = torch.tensor(batch.counts, device=state.index.device)
     length = state.pages.length[state.index] + counts
     recent = torch.where(
@@ -99,9 +77,17 @@ def append_known_(
     return _lengthen(state, length, recent)
 
 
-def _check_pages(state: TargetState, batch: Batch) -> None:
-    for slot, length, r in zip(*batch, strict=True):
+def _append_(
+    params: TargetParams, state: TargetState, batch: Batch, out: Trunk | Verdict
+) -> None:
+    for slot, length, r, _ in zip(*batch, strict=True):
         check_reserved(state.pages, slot, length + r)
+    history = params.config.conv - 1
+    for i, (slot, length, r, edge) in enumerate(zip(*batch, strict=True)):
+        if r:
+            write_rows_(state.pages, slot, length, out.k[:, i, :r], out.v[:, i, :r])
+            s = [ends[i] for ends in out.s]
+            append_rows_(state.delta, slot, length, out.raw[:, i, :r], s, edge, history)
 
 
 def _lengthen(state: TargetState, length: Tensor, recent: Tensor) -> TargetState:

@@ -50,13 +50,15 @@ def verify(
             f"a block of {max(counts)} rows was given; this state was made for up to "
             f"{most} (width {most - 1}). Use fewer drafts or a state of a larger width"
         )
-    batch = Batch(state.index.tolist(), lengths(state), counts)
+    # what the commit may fold: chunks that no later cut will reach
+    edges = [keep // CHUNK * CHUNK for keep in state.recent[state.index, 0].tolist()]
+    batch = Batch(state.index.tolist(), lengths(state), counts, edges)
     out = trunk(params, state, batch, block.tokens, taps)
     logits = head(params, out.hidden)
     # argmax returns the first of equal maxima: the lowest id
     choice = logits.argmax(-1)
     return Verdict(
-        block, logits, choice, out.hidden, out.features, out.k, out.v, out.raw
+        block, logits, choice, out.hidden, out.features, out.k, out.v, out.raw, out.s
     )
 
 
@@ -99,7 +101,12 @@ def extend_(
     if counts is None:
         counts = tokens.new_full((tokens.shape[0],), tokens.shape[1])
     host_counts = _check(params, state, Block(tokens, counts), taps)
-    batch = Batch(state.index.tolist(), lengths(state), host_counts)
+    before = lengths(state)
+    edges = [
+        (length + count) // CHUNK * CHUNK
+        for length, count in zip(before, host_counts, strict=True)
+    ]
+    batch = Batch(state.index.tolist(), before, host_counts, edges)
     out = trunk(params, state, batch, tokens, taps)
     return append_known_(params, state, batch, out), out.hidden, out.features
 

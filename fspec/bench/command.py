@@ -47,46 +47,51 @@ def bench_app(versions: Callable[[], Mapping[str, str]]) -> typer.Typer:
         versions: says which fspec, torch and Python these are. It is given, since
             nothing below the command line may import it.
     """
-    app = typer.Typer(add_completion=False, help="Measure fspec; never a gate.")
-    count = typer.Option(min=1, max=len(PROMPTS), help="Of the built-in prompts.")
-    drafts = typer.Option(min=1, max=MAX_WIDTH, help="Drafts a cycle.")
-    path = typer.Option("--json", help="Write the numbers to this file too.")
+    app = typer.Typer(add_completion=False)
 
     @app.callback()
-    def bench() -> None:
+    def bench(context: typer.Context) -> None:
         """Measure fspec; never a gate."""
+        context.obj = versions()
 
-    @app.command("cpu")
-    def cpu(
-        runs: Annotated[int, typer.Option(min=1, help="Interleaved runs.")] = 5,
-        prompts: Annotated[int, count] = len(PROMPTS),
-        max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
-        width: Annotated[int, drafts] = 7,
-        threads: Annotated[
-            int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")
-        ] = None,
-        save: Annotated[Path | None, path] = None,
-    ) -> None:
-        """Race fspec and transformers on the embedded model; see where time goes.
-
-        Exit code 1 if two contenders write different tokens, 0 for any numbers.
-        """
-        need_transformers()
-        if save is not None and not save.absolute().parent.is_dir():
-            raise RequestError(f"--json {save}: no such folder")
-        if threads:
-            torch.set_num_threads(threads)
-        settings = Settings(runs, prompts, max_tokens, width)
-        try:
-            report = measure(settings, versions())
-        except RedCheckError as error:
-            sys.stderr.write(f"fspec: red check: {error}\n")
-            raise typer.Exit(1) from error
-        print_report(Console(highlight=False, width=110), report)
-        if save is not None:
-            _write(save, as_json(report))
-
+    app.command("cpu")(run_cpu)
     return app
+
+
+def run_cpu(
+    context: typer.Context,
+    runs: Annotated[int, typer.Option(min=1, help="Interleaved runs.")] = 5,
+    prompts: Annotated[
+        int, typer.Option(min=1, max=len(PROMPTS), help="Of the built-in prompts.")
+    ] = len(PROMPTS),
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
+    width: Annotated[
+        int, typer.Option(min=1, max=MAX_WIDTH, help="Drafts a cycle.")
+    ] = 7,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--json", help="Write the numbers here too.")
+    ] = None,
+) -> None:
+    """Race fspec and transformers on the embedded model; see where time goes.
+
+    Exit code 1 if two contenders write different tokens, 0 for any numbers.
+    """
+    need_transformers()
+    if save is not None and not save.absolute().parent.is_dir():
+        raise RequestError(f"--json {save}: no such folder")
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        report = measure(Settings(runs, prompts, max_tokens, width), context.obj)
+    except RedCheckError as error:
+        sys.stderr.write(f"fspec: red check: {error}\n")
+        raise typer.Exit(1) from error
+    print_report(Console(highlight=False, width=110), report)
+    if save is not None:
+        _write(save, as_json(report))
 
 
 def measure(settings: Settings, versions: Mapping[str, str]) -> Report:

@@ -13,7 +13,6 @@ from statistics import mean
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from fspec.algorithms.accept import accept, commit_sampling
 from fspec.algorithms.commit import commit_
@@ -147,23 +146,24 @@ def _run(
     for _ in range(cycles + WARM):
         alone = _alone(params, state, drafter.width, lambda: run_products(products, x))
         state, times = run_cycle(params, drafter, state, rows)
-        parts.append(Parts(*alone, sum(times) - sum(alone)))
+        parts.append(alone._replace(rest=sum(times) - sum(alone)))
         functions.append(times)
     return (
-        Parts(*map(mean, zip(*parts[WARM:], strict=True))),
-        Functions(*map(mean, zip(*functions[WARM:], strict=True))),
+        Parts._make(map(mean, zip(*parts[WARM:], strict=True))),
+        Functions._make(map(mean, zip(*functions[WARM:], strict=True))),
     )
 
 
 @torch.no_grad()
 def _alone(
     params: TargetParams, state: DecodeState, width: int, products: Callable[[], None]
-) -> list[float]:
-    return [
+) -> Parts:
+    return Parts(
         seconds(products),
         seconds(lambda: run_attention(params, state, width)),
         seconds(lambda: run_delta(params, state, width)),
-    ]
+        0.0,
+    )
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -176,5 +176,5 @@ def seconds(run: Callable[[], object]) -> float:
 def _calls(params: TargetParams, drafter: Drafter, text: Sequence[int]) -> int:
     spare = 2 * (drafter.width + 1)
     handle = prefilled(params, drafter, text, [len(text) - 1], spare)[0]
-    step: Callable[..., tuple[object, Tensor]] = compose(drafter).step_
+    step = compose(drafter).step_
     return sum(count_calls(lambda: step(params, handle)).values())

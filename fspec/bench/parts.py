@@ -107,7 +107,8 @@ def shrunken(params: TargetParams) -> TargetParams:
         params.config,
         **dict.fromkeys(("hidden", "intermediate", "head_dim"), 8),
         **dict.fromkeys(("key_dim", "value_dim"), 8),
-        **dict.fromkeys(("heads", "kv_heads", "key_heads", "value_heads"), 1),
+        **dict.fromkeys(("heads", "value_heads"), 4),
+        **dict.fromkeys(("kv_heads", "key_heads"), 2),
         vocab=16,
     )
     mtp = params.mtp and MtpParams(
@@ -156,11 +157,10 @@ def _full(*shape: int) -> Tensor:
 
 
 def _small(layer: LayerParams) -> LayerParams:
+    gain, out = _full(8), _full(8, 32)
     if isinstance(layer.mixer, AttentionParams):
-        mixer = AttentionParams(_full(32, 8), _full(8, 8), _full(8), _full(8))
+        mixer = AttentionParams(_full(96, 8), out, gain, gain)
     else:
-        conv = _full(24, layer.mixer.conv.shape[1])
-        mixer = DeltaParams(
-            _full(34, 8), conv, _full(1), _full(1), _full(8), _full(8, 8)
-        )
-    return LayerParams(mixer, MlpParams(_full(16, 8), _full(8, 8)), _full(8), _full(8))
+        conv = _full(64, layer.mixer.conv.shape[1])
+        mixer = DeltaParams(_full(104, 8), conv, _full(4), _full(4), gain, out)
+    return LayerParams(mixer, MlpParams(_full(16, 8), _full(8, 8)), gain, gain)

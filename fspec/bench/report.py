@@ -20,6 +20,14 @@ from fspec.bench.rows import RowPrice
 from fspec.bench.speed import Speed
 from fspec.bench.stats import Goal, Spread
 
+PART_NAMES = (
+    "products",
+    "attention",
+    "delta rule with conv",
+    "elementwise and rest",
+    "cycle",
+)
+
 
 class Report(NamedTuple):
     """Everything `fspec bench cpu` prints."""
@@ -66,8 +74,9 @@ def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
 
 def plain(value: Any) -> Any:
     """Turn records to what JSON holds; a record becomes an object by field name."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain(part) for name, part in value._asdict().items()}
+    fields = getattr(value, "_fields", None)
+    if fields is not None:
+        return plain(dict(zip(fields, value, strict=True)))
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -153,18 +162,17 @@ def _context_table(contexts: Contexts) -> Table:
 def _cycle_table(cycle: Breakdown) -> Table:
     total = cycle.parts.total
     title = (
-        f"where a cycle of {cycle.drafter} goes at context {cycle.context}, "
-        f"{cycle.rows} rows committed: {total * 1e3:.2f} ms, {cycle.calls} library calls"
+        f"where a cycle of {cycle.drafter} goes: context {cycle.context}, {cycle.rows} "
+        f"rows committed, {total * 1e3:.2f} ms, {cycle.calls} library calls"
     )
     table = _table(title, ("part", "ms", "% of cycle", "of it dispatch", "of it work"))
-    names = ("products", "attention", "delta rule with conv", "elementwise and rest")
-    rows = [*zip(names, cycle.parts, cycle.dispatch, strict=True)]
-    rows.append(("cycle", total, cycle.dispatch.total))
-    for name, part, dispatch in rows:
+    parts = zip(
+        (*cycle.parts, total), (*cycle.dispatch, cycle.dispatch.total), strict=True
+    )
+    for name, (part, dispatch) in zip(PART_NAMES, parts, strict=True):
         numbers = (f"{x * 1e3:.2f}" for x in (part, dispatch, part - dispatch))
-        all_of_it, dispatched, work = numbers
-        share = f"{part / total:.0%}"
-        table.add_row(name, all_of_it, share, dispatched, work)
+        whole, dispatched, work = numbers
+        table.add_row(name, whole, f"{part / total:.0%}", dispatched, work)
     table.caption = (
         "parts: the same calls by themselves on the same state; dispatch: a target of "
         "the same layers and next to no numbers; rest: the remainder"
@@ -178,9 +186,10 @@ def _functions_line(cycle: Breakdown) -> Text:
 
 
 def _rows_line(rows: RowPrice) -> Text:
+    megabytes = rows.weight_bytes / 1e6
     return Text(
-        f"the price of 8-row groups: a step's products ({rows.weight_bytes / 1e6:.1f} MB "
-        f"of weights) take {_range(rows.eight, 2, 1e3)} ms for one row as eight, "
+        f"the price of 8-row groups: a step's products ({megabytes:.1f} MB of weights) "
+        f"take {_range(rows.eight, 2, 1e3)} ms for one row as eight, "
         f"{_range(rows.lone, 2, 1e3)} ms by F.linear on one row: "
         f"{_range(rows.price, 2)} times\n"
     )

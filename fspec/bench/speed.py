@@ -17,7 +17,7 @@ class Speed(NamedTuple):
     decode: tokens after the first, over the time after the first.
     end_to_end: all tokens over all the time, prefill included.
     decode_ratio, end_to_end_ratio: over transformers', paired by run.
-    acceptance_length: accepted drafts + 1, averaged; None where nothing is drafted.
+    acceptance_length: accepted drafts + 1, averaged; None without cycles.
     """
 
     decode: Spread

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fspec.kernels.product import product
+from fspec.kernels.product import Product, product
 from fspec.layers.gates import sigmoid
 from fspec.layers.norm import rms_norm
 from fspec.layers.rope import Rotation, rotate
@@ -14,55 +14,62 @@ from fspec.layers.rope import Rotation, rotate
 class AttentionParams(NamedTuple):
     """Projections and head norms of one full-attention layer.
 
-    `qkv` stacks the rows of q (per head: query dims, then gate dims), k and v. Gains
-    are fp32 and effective (`1 + w`).
+    in_proj: rows of q of all heads, then k, v and the gate, stacked.
+    out: the output projection.
+    gain: fp32 and effective (`1 + w`), `[query and key heads, dim]`.
     """
 
-    qkv: Tensor
+    in_proj: Tensor
     out: Tensor
-    q_gain: Tensor
-    k_gain: Tensor
+    gain: Tensor
 
 
 class AttentionRows(NamedTuple):
-    """A row's share of attention: `q`, `gate` [r, h, k]; `k`, `v` [r, kv, k]."""
+    """A row's share of attention: q `[r,h,k]`; k, v `[r,kv,k]`; gate `[r,h*k]`."""
 
     q: Tensor
-    gate: Tensor
     k: Tensor
     v: Tensor
+    gate: Tensor
 
 
 def attention_rows(
-    params: AttentionParams, x: Float[Tensor, "r d"], by: Rotation, eps: float
+    params: AttentionParams,
+    x: Float[Tensor, "r d"],
+    by: Rotation,
+    eps: float,
+    product: Product = product,
 ) -> AttentionRows:
     """Project rows to what attention reads; keys and queries normed and rotated."""
-    dim = params.q_gain.shape[0]
-    heads = params.out.shape[1] // dim
-    kv = (params.qkv.shape[0] // dim - 2 * heads) // 2
-    packed = product(x, params.qkv)
-    q_gate, k, v = packed.split([2 * heads * dim, kv * dim, kv * dim], -1)
-    q, gate = q_gate.unflatten(-1, (heads, 2 * dim)).chunk(2, -1)
-    q = rotate(rms_norm(q, params.q_gain, eps), by)
-    k = rotate(rms_norm(k.unflatten(-1, (kv, dim)), params.k_gain, eps), by)
-    return AttentionRows(q, gate, k, v.unflatten(-1, (kv, dim)))
+    both, dim = params.gain.shape
+    queries = params.out.shape[1]
+    keys = both * dim - queries
+    packed = product(x, params.in_proj)
+    sizes = [queries + keys, keys, queries]
+    turned, v, gate = packed.split_with_sizes(sizes, -1)
+    heads = turned.view(-1, both, dim)
+    turned = rotate(rms_norm(heads, params.gain, eps), by)
+    q, k = turned.split_with_sizes([queries // dim, keys // dim], 1)
+    return AttentionRows(q, k, v.view(-1, keys // dim, dim), gate)
 
 
 def key_value_rows(
     params: AttentionParams, x: Float[Tensor, "r d"], by: Rotation, eps: float
 ) -> tuple[Float[Tensor, "r kv k"], Float[Tensor, "r kv k"]]:
     """Project rows to keys and values alone: all that a draft layer remembers."""
-    dim = params.q_gain.shape[0]
-    packed = product(x, params.qkv[2 * params.out.shape[1] :])
-    k, v = (half.unflatten(-1, (-1, dim)) for half in packed.chunk(2, -1))
-    return rotate(rms_norm(k, params.k_gain, eps), by), v
+    both, dim = params.gain.shape
+    queries = params.out.shape[1]
+    weight = params.in_proj[queries : 2 * both * dim - queries]
+    k, v = product(x, weight).view(len(x), 2, -1, dim).unbind(1)
+    return rotate(rms_norm(k, params.gain[queries // dim :], eps), by), v
 
 
 def attention_out(
     params: AttentionParams,
     mixed: Float[Tensor, "r h k"],
-    gate: Float[Tensor, "r h k"],
+    gate: Float[Tensor, "r q"],
+    product: Product = product,
 ) -> Float[Tensor, "r d"]:
     """Gate the attended values and project them back to the hidden width."""
-    gated = mixed.to(gate.dtype) * sigmoid(gate).to(gate.dtype)
-    return product(gated.flatten(1), params.out)
+    gated = mixed.flatten(1).to(gate.dtype) * sigmoid(gate).to(gate.dtype)
+    return product(gated, params.out)

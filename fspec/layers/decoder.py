@@ -69,11 +69,18 @@ class TargetParams(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Host-side facts of a call: each request's slot, length and real rows."""
+    """Host-side facts of a call, one of each for every request.
+
+    slots: where its state stands.
+    lengths: its committed tokens.
+    counts: its real rows.
+    edges: the multiple of `CHUNK` at which the delta state is wanted.
+    """
 
     slots: list[int]
     lengths: list[int]
     counts: list[int]
+    edges: list[int]
 
 
 class Trunk(NamedTuple):
@@ -83,8 +90,7 @@ class Trunk(NamedTuple):
     features: `[b, t, taps * d]`, the residual stream after each tapped layer.
     k, v: `[full layer, b, t, kv, k]`.
     raw: raw rows `[delta layer, b, t, c]`.
-    s: `s[delta layer][request]`, the delta state after the request's last whole
-        chunk; None for an idle request.
+    s: `s[delta layer][request]`, the delta state at the request's edge.
 
     Rows past a request's count are garbage.
     """
@@ -94,7 +100,7 @@ class Trunk(NamedTuple):
     k: Tensor
     v: Tensor
     raw: Tensor
-    s: list[list[Tensor | None]]
+    s: list[list[Tensor]]
 
 
 def trunk(
@@ -166,8 +172,8 @@ def _attend(
 ) -> Float[Tensor, "r h k"]:
     out = []
     pages = state.pages
-    for i, (slot, length, count) in enumerate(zip(*batch, strict=True)):
-        q, _, k, v = (y[i * t : i * t + count] for y in rows)
+    for i, (slot, length, count, _) in enumerate(zip(*batch, strict=True)):
+        q, k, v = (y[i * t : i * t + count] for y in rows[:3])
         if count == 0:
             out.append(q.new_zeros(t, *q.shape[1:]))
             continue
@@ -178,9 +184,12 @@ def _attend(
             )
             for arena, new in ((pages.k, k), (pages.v, v))
         )
-        at = torch.arange(length, length + count, device=q.device)
-        out.append(F.pad(attend(q, at, keys, values), (0, 0, 0, 0, 0, t - count)))
+        out.append(_to_rows(attend(q, length, keys, values), t))
     return torch.cat(out)
+
+
+def _to_rows(x: Float[Tensor, "count h x"], t: int) -> Float[Tensor, "t h x"]:
+    return x if x.shape[0] == t else F.pad(x, (0, 0, 0, 0, 0, t - x.shape[0]))
 
 
 def _recur(
@@ -190,19 +199,20 @@ def _recur(
     state: TargetState,
     batch: Batch,
     t: int,
-) -> tuple[Float[Tensor, "r h v"], list[Tensor | None]]:
+) -> tuple[Float[Tensor, "r h v"], list[Tensor]]:
     out, ends = [], []
     history = params.conv.shape[1] - 1
     sizes = state.delta.s.shape[2], state.delta.s.shape[4]
-    for i, (slot, length, count) in enumerate(zip(*batch, strict=True)):
+    for i, (slot, length, count, edge) in enumerate(zip(*batch, strict=True)):
+        s = state.delta.s[layer, slot]
         if count == 0:
             out.append(rows.new_zeros(t, *sizes, dtype=torch.float32))
-            ends.append(None)
+            ends.append(s)
             continue
-        _, held = held_rows(state.delta, slot, length, history)
+        start, held = held_rows(state.delta, slot, length, history)
         known = state.delta.rows[layer, slot, :held]
         every = torch.cat([known, rows[i * t : i * t + count]])
-        mixed, end = delta_scan(params, state.delta.s[layer, slot], every)
-        out.append(F.pad(mixed[-count:], (0, 0, 0, 0, 0, t - count)))
+        mixed, end = delta_scan(params, s, every, max(edge - start, 0))
+        out.append(_to_rows(mixed[-count:], t))
         ends.append(end)
     return torch.cat(out), ends

@@ -49,7 +49,8 @@ def project(
     """Project rows to raw rows (q, k, v, beta logit, decay logit) and gate z."""
     raw = params.conv.shape[0] + 2 * params.log_a.shape[0]
     packed = product(x, params.in_proj)
-    return packed[:, :raw], packed[:, raw:]
+    rows, z = packed.split_with_sizes([raw, packed.shape[1] - raw], -1)
+    return rows, z
 
 
 def gates(
@@ -72,30 +73,35 @@ def delta_inputs(
     channels, taps = params.conv.shape
     heads = params.log_a.shape[0]
     count = rows.shape[0] - (taps - 1)
-    mixed = rows[:, :channels].float()
-    summed = mixed[:count] * params.conv[:, 0]
-    for tap in range(1, taps):  # a fixed order of four terms; conv1d keeps none
-        summed = summed + mixed[tap : tap + count] * params.conv[:, tap]
+    keys = channels - heads * params.gain.shape[0]
+    mixed, beta_decay = rows.split_with_sizes([channels, 2 * heads], -1)
+    mixed = mixed.float()
+    first, *others = params.conv.unbind(1)
+    summed = mixed[:count] * first
+    for tap, weight in enumerate(others, 1):  # a fixed order, which conv1d lacks
+        summed = summed + mixed[tap : tap + count] * weight
     active = silu(summed).to(rows.dtype).float()
-    value = heads * params.gain.shape[0]
-    both, v = active.split([channels - value, value], -1)
-    both = l2_norm(both.unflatten(-1, (2, -1, key_dim)))
+    both, v = active.split_with_sizes([keys, channels - keys], -1)
+    both = l2_norm(both.view(count, 2, -1, key_dim))
     repeats = heads // both.shape[2]
     both = both[:, :, :, None].expand(-1, -1, -1, repeats, -1).flatten(2, 3)
-    beta, decay = gates(params, *rows[taps - 1 :, channels:].chunk(2, -1))
+    beta, decay = gates(params, *beta_decay[taps - 1 :].chunk(2, -1))
     q, k = both.unbind(1)
-    return DeltaInputs(q * key_dim**-0.5, k, v.unflatten(-1, (heads, -1)), beta, decay)
+    return DeltaInputs(q * key_dim**-0.5, k, v.view(count, heads, -1), beta, decay)
 
 
 def delta_scan(
-    params: DeltaParams, s: Float[Tensor, "h k v"], rows: Float[Tensor, "n c"]
+    params: DeltaParams,
+    s: Float[Tensor, "h k v"],
+    rows: Float[Tensor, "n c"],
+    fold: int,
 ) -> tuple[Float[Tensor, "t h v"], Float[Tensor, "h k v"]]:
     """Run the layer's recurrence over raw rows that begin `taps - 1` before a chunk.
 
     Returns:
-        Outputs of all rows but the history, and `s` after the last whole chunk.
+        Outputs of all rows but the history, and `s` after the first `fold` of them.
     """
-    return scan(s, *delta_inputs(params, rows, s.shape[1]))
+    return scan(s, *delta_inputs(params, rows, s.shape[1]), fold)
 
 
 def delta_out(
@@ -106,5 +112,5 @@ def delta_out(
 ) -> Float[Tensor, "r d"]:
     """Norm each head's output, gate it by silu(z) and project it back."""
     normed = rms_norm(mixed.to(z.dtype), params.gain, eps).float()
-    gated = normed * silu(z.unflatten(-1, (mixed.shape[1], -1)))
+    gated = normed * silu(z).view(normed.shape)
     return product(gated.to(z.dtype).flatten(1), params.out)

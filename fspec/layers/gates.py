@@ -11,7 +11,7 @@ from torch import Tensor
 
 def sigmoid(x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
     """1 / (1 + exp(-x)) in fp32."""
-    return 1 / (1 + torch.exp(-x.float()))
+    return (1 + torch.exp(-x.float())).reciprocal()
 
 
 def silu(x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:

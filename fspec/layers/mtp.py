@@ -7,18 +7,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from fspec.kernels.attention import attend, key_tiles
-from fspec.kernels.product import product
+from fspec.kernels.product import Product, lone_product, product
 from fspec.layers.attention import (
     AttentionParams,
     attention_out,
     attention_rows,
     key_value_rows,
 )
-from fspec.layers.decoder import MtpParams, TargetParams, head
+from fspec.layers.decoder import MtpParams, TargetParams
 from fspec.layers.mlp import mlp
 from fspec.layers.norm import rms_norm
-from fspec.layers.rope import rotation
+from fspec.layers.rope import Rotation, rotation
 
 
 class Chain(NamedTuple):
@@ -67,24 +66,42 @@ def mtp_chain(
         boundary: the token at position n + 1.
         width: drafts, at least 1.
     """
-    start, tokens, logits = keys.shape[1], [boundary], []
-    mixer, eps = _attention(mtp), params.config.eps
+    eps, mixer, inner = params.config.eps, _attention(mtp), mtp.layer
+    at = torch.arange(keys.shape[1], keys.shape[1] + width, device=keys.device)
+    turns = rotation(params.inv_freq, params.config.rope.attention_factor, at)
+    drafts, logits = [boundary], []
     new_k, new_v = keys[:, :0], values[:, :0]
     for step in range(width):
-        x = _pair(params, mtp, hidden, tokens[-1])
-        at = torch.tensor([start + step], device=x.device)
-        by = rotation(params.inv_freq, params.config.rope.attention_factor, at)
-        normed = rms_norm(x, mtp.layer.mixer_gain, eps)
-        rows = attention_rows(mixer, normed, by, eps)
-        new_k = torch.cat([new_k, rows.k.transpose(0, 1)], 1)
-        new_v = torch.cat([new_v, rows.v.transpose(0, 1)], 1)
-        mixed = attend(rows.q, at, key_tiles(keys, new_k), key_tiles(values, new_v))
-        x = x + attention_out(mixer, mixed, rows.gate)
-        x = x + mlp(mtp.layer.mlp, rms_norm(x, mtp.layer.mlp_gain, eps))
+        by = Rotation(*(x[step : step + 1] for x in turns))
+        x = _pair(params, mtp, hidden, drafts[-1], lone_product)
+        normed = rms_norm(x, inner.mixer_gain, eps)
+        q, k, v, gate = attention_rows(mixer, normed, by, eps, lone_product)
+        new_k = torch.cat([new_k, k.transpose(0, 1).float()], 1)
+        new_v = torch.cat([new_v, v.transpose(0, 1).float()], 1)
+        mixed = _attend_lone(q, (keys, new_k), (values, new_v))
+        x = x + attention_out(mixer, mixed, gate, lone_product)
+        normed = rms_norm(x, inner.mlp_gain, eps)
+        x = x + mlp(inner.mlp, normed, lone_product)
         hidden = rms_norm(x, mtp.gain, eps)
-        logits.append(head(params, hidden))
-        tokens.append(logits[-1].argmax(-1))
-    return Chain(torch.cat(tokens[1:]), torch.cat(logits))
+        logits.append(lone_product(hidden, params.head))
+        drafts.append(logits[-1].argmax(-1))
+    return Chain(torch.cat(drafts[1:]), torch.cat(logits))
+
+
+def _attend_lone(
+    q: Float[Tensor, "1 h k"],
+    keys: tuple[Tensor, Tensor],
+    values: tuple[Tensor, Tensor],
+) -> Float[Tensor, "1 h k"]:
+    # committed rows, then the chain's: nothing is copied that the pages hold. Its bits
+    # are its own; only the target's rows must agree with each other
+    kv = keys[0].shape[0]
+    queries = q.float().view(kv, -1, q.shape[2]) * q.shape[2] ** -0.5
+    scores = [torch.bmm(queries, part.transpose(1, 2)) for part in keys]
+    weight = torch.cat(scores, 2).softmax(2)
+    split = weight.split([part.shape[1] for part in keys], 2)
+    mixed = torch.bmm(split[0], values[0]) + torch.bmm(split[1], values[1])
+    return mixed.view(q.shape)
 
 
 def _pair(
@@ -92,6 +109,7 @@ def _pair(
     mtp: MtpParams,
     hidden: Float[Tensor, "r d"],
     tokens: Int[Tensor, " r"],
+    product: Product = product,
 ) -> Float[Tensor, "r d"]:
     eps = params.config.eps
     embedding = rms_norm(F.embedding(tokens, params.embed), mtp.embedding_gain, eps)

@@ -6,15 +6,16 @@ from torch import Tensor
 
 
 def rms_norm(
-    x: Float[Tensor, "*r d"], gain: Float[Tensor, " d"], eps: float
+    x: Float[Tensor, "*r d"], gain: Float[Tensor, "*h d"], eps: float
 ) -> Float[Tensor, "*r d"]:
     """Scale `x` to unit root mean square times `gain`, in fp32 with one cast.
 
-    `gain` is the effective gain: `1 + w` for the zero-centred norms of the checkpoint.
+    `gain` is the effective gain: `1 + w` for the zero-centred norms of the checkpoint;
+    one for all rows, or one for each head.
     """
     wide = x.float()
-    # two steps: a fused library norm may pick its reduction by the number of rows
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
+    square = (wide * wide).sum(-1, keepdim=True)
+    scale = torch.rsqrt(square / x.shape[-1] + eps)
     return (wide * scale * gain).to(x.dtype)
 
 

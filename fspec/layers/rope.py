@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Rotation(NamedTuple):
-    """fp32 cos and sin of every row's angles, `[row, rotary dims / 2]`."""
+    """fp32 cos and sin of every row's angles, `[row, 1, rotary dims / 2]`."""
 
     cos: Tensor
     sin: Tensor
@@ -24,15 +24,15 @@ def rotation(
     another model. `scale` is YaRN's attention factor; it multiplies cos and sin, so
     only the rotary dims of q and k are scaled.
     """
-    angle = positions.float()[:, None] * inv_freq
+    angle = positions.float()[:, None, None] * inv_freq
     return Rotation(angle.cos() * scale, angle.sin() * scale)
 
 
 def rotate(x: Float[Tensor, "r h k"], by: Rotation) -> Float[Tensor, "r h k"]:
     """Rotate pairs (i, i + half) inside the rotary dims; the rest passes through."""
     half = by.cos.shape[-1]
-    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], -1)
+    sizes = [half, half, x.shape[-1] - 2 * half]
+    first, second, rest = x.split_with_sizes(sizes, -1)
     a, b = first.float(), second.float()
-    cos, sin = by.cos[:, None], by.sin[:, None]
-    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-    return torch.cat([turned, rest], -1)
+    turned = a * by.cos - b * by.sin, b * by.cos + a * by.sin
+    return torch.cat([part.to(x.dtype) for part in (*turned, rest)], -1)

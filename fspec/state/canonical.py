@@ -71,7 +71,7 @@ def _request(
     if fold:
         whole = rows[:, : history + fold]
         layers = enumerate(delta_layers(params))
-        s = torch.stack([delta_scan(w, s[i], whole[i])[1] for i, w in layers])
+        s = torch.stack([delta_scan(w, s[i], whole[i], fold)[1] for i, w in layers])
     k, v = _rows(state.pages, slot, length)
     left = rows[:, fold:].clone()
     return CanonicalTarget(length, start + fold, k, v, s.clone(), left)

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fspec.config import TargetConfig
 from fspec.kernels.delta import CHUNK
-from fspec.layers.deltanet import DeltaParams, delta_scan
 from fspec.state.protocol import copy_slot, fork, put, reset
 
 
@@ -56,40 +55,34 @@ def held_rows(
 
 def append_rows_(
     state: DeltaNetState,
-    params: list[DeltaParams],
     slot: int,
     length: int,
     rows: Tensor,
-    keep: int,
+    s: list[Tensor],
+    edge: int,
     history: int,
 ) -> None:
-    """Append a slot's new raw rows `[layer, r, channel]`, folding what may go.
+    """Append a slot's new raw rows `[layer, r, channel]`, and fold up to `edge`.
 
-    Chunks that end at or below `keep`, the lowest length a cut may reach, are folded
-    into `S`, and rows before the last of them are dropped. `history` is the
-    convolution's, taps - 1.
+    Args:
+        state: written in place.
+        slot: whose rows.
+        length: committed tokens before them.
+        rows: raw rows of the new tokens.
+        s: every layer's state at `edge`.
+        edge: a multiple of the chunk that no cut will go below. Where it lies past
+            the slot's `start`, `s` becomes the state and older rows are dropped.
+        history: rows that the convolution looks back.
     """
     start, held = held_rows(state, slot, length, history)
-    fold = (keep - start) // CHUNK * CHUNK
+    fold = edge - start
     if fold <= 0:
         state.rows[:, slot, held : held + rows.shape[1]] = rows
         return
-    every = torch.cat([state.rows[:, slot, :held], rows], 1)
-    for layer, weights in enumerate(params):
-        _, s = delta_scan(weights, state.s[layer, slot], every[layer, : history + fold])
-        state.s[layer, slot] = s
-    left = every[:, fold:]
+    left = torch.cat([state.rows[:, slot, :held], rows], 1)[:, fold:]
+    state.s[:, slot] = torch.stack(s)
     state.rows[:, slot, : left.shape[1]] = left
-    state.start[slot] = start + fold
-
-
-def replace_rows_(
-    state: DeltaNetState, slot: int, s: Tensor, rows: Tensor, start: int
-) -> None:
-    """Set a slot to `S` `[layer, h, k, v]` at `start` and the raw rows around it."""
-    state.s[:, slot] = s
-    state.rows[:, slot, : rows.shape[1]] = rows
-    state.start[slot] = start
+    state.start[slot] = edge
 
 
 @fork.register

@@ -34,15 +34,14 @@ def main() -> int:
     units = _units(options.examples, options.seed)
     done = _read(options.progress)
     waiting = [unit for unit in units if unit not in done]
-    print(f"{len(units)} units, {len(units) - len(waiting)} done before")
+    _say(f"{len(units)} units, {len(units) - len(waiting)} done before")
     with ProcessPoolExecutor(options.jobs, initializer=_one_thread) as pool:
         futures = {pool.submit(_run, unit): unit for unit in waiting}
         for future in as_completed(futures):
             unit = futures[future]
             done[unit] = future.result()
             options.progress.write_text(json.dumps(done, indent=1))
-            print(unit, done[unit]["result"], f"{done[unit]['seconds']:.1f} s")
-            sys.stdout.flush()
+            _say(f"{unit} {done[unit]['result']} {done[unit]['seconds']:.1f} s")
     return _report({unit: done[unit] for unit in units})
 
 
@@ -90,8 +89,8 @@ def _report(done: dict[str, dict]) -> int:
         )
         seconds = sum(done[u]["seconds"] for u in units)
         state = f"BROKEN in {broken}" if broken else "holds"
-        print(f"| {group} | {cases} cases | {seconds:.0f} s | {state} |")
-    print(_provenance())
+        _say(f"| {group} | {cases} cases | {seconds:.0f} s | {state} |")
+    _say(_provenance())
     failed = any(d["result"].startswith("BROKEN") for d in done.values())
     return int(failed)
 
@@ -103,6 +102,11 @@ def _provenance() -> str:
         f"torch {torch.__version__}, python {platform.python_version()}, "
         f"{platform.machine()}, 1 thread, commit {commit.stdout.strip() or 'unknown'}"
     )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _one_thread() -> None:

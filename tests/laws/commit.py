@@ -100,18 +100,19 @@ def _canonical(states, params) -> Any:
     return tuple(fspec.canonical(state, params) for state in states)
 
 
-def _fold_at_once(right):
-    # folds what the block completed, as if no cut could come; then cuts bite
-    def append(state, params, slot, length, rows, keep, history):
-        right(state, params, slot, length, rows, length + rows.shape[1], history)
+def _stale_fold(right):
+    # rows are dropped, S stays behind
+    def append(state, slot, length, rows, s, edge, history):
+        old = list(state.s[:, slot].clone())
+        right(state, slot, length, rows, old, edge, history)
 
     return append
 
 
 def _skip_a_row(right):
-    def append(state, params, slot, length, rows, keep, history):
+    def append(state, slot, length, rows, s, edge, history):
         stale = torch.cat([rows[:, :1], rows[:, :-1]], 1)
-        right(state, params, slot, length, stale, keep, history)
+        right(state, slot, length, stale, s, edge, history)
 
     return append
 
@@ -135,7 +136,7 @@ LAW = Law(
     "commit",
     check,
     (
-        Wrong("folds without waiting", commit_module, "append_rows_", _fold_at_once),
+        Wrong("S not folded", commit_module, "append_rows_", _stale_fold),
         Wrong("raw rows one late", commit_module, "append_rows_", _skip_a_row),
         Wrong("K/V rows rolled", commit_module, "write_rows_", _whole_block),
         Wrong("MTP pairs shifted", mtp_module, "mtp_keys", _pair_with_own_hidden),

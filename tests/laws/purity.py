@@ -103,7 +103,7 @@ def _consumed(handle: fspec.Owned, stepper: fspec.Step, params) -> bool:
 def _verify_writes(right):
     def trunk(params, state, batch, tokens, taps):
         out = right(params, state, batch, tokens, taps)
-        for i, (slot, length, _) in enumerate(zip(*batch, strict=True)):
+        for i, (slot, length, *_) in enumerate(zip(*batch, strict=True)):
             size = state.pages.k.shape[2]
             page = state.pages.table[slot, length // size]
             state.pages.k[:, page, length % size] = out.k[:, i, 0]

@@ -49,7 +49,7 @@ def check(prompt: int, cut: int, dtype: str, seed: int) -> str:
     lengths = []
     for drafter in (fspec.none(), fspec.lookup(width), fspec.mtp(width)):
         got = fspec.generate(params, ids, drafter, max_tokens=NEW_TOKENS)
-        require(got.token_ids == tokens, f"{drafter.name}: other tokens, prompt {prompt}")
+        require(got.token_ids == tokens, f"{drafter.name}: other tokens")
         after = fspec.canonical(got.state.target, params)
         require(fspec.equal(after, state), f"{drafter.name}: other state")
         lengths.append(f"{drafter.name} {len(tokens[1:]) / max(got.cycles, 1):.2f}")

@@ -1,13 +1,13 @@
 """What attention is here: each row's softmax over the keys up to its position."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 
 def attend(
     q: Float[Tensor, "t h k"],
-    positions: Int[Tensor, " t"],
+    start: int,
     keys: Float[Tensor, "kv n k"],
     values: Float[Tensor, "kv n v"],
 ) -> Float[Tensor, "t h v"]:
@@ -18,7 +18,7 @@ def attend(
     """
     group = q.shape[1] // keys.shape[0]
     rows = []
-    for row, position in zip(q.double(), positions.tolist(), strict=True):
+    for position, row in enumerate(q.double(), start):
         heads = []
         for h, query in enumerate(row):
             seen = keys[h // group, : position + 1].double()

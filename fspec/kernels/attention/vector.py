@@ -8,7 +8,7 @@ position. Tiles that a row cannot see add exact zeros at the end.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,21 +24,24 @@ def key_tiles(
     Returns:
         fp32 rows at positions 0…m−1, `m` the next multiple of `TILE`.
     """
-    rows = torch.cat([committed.float(), block.float()], 1)
-    return F.pad(rows, (0, 0, 0, -rows.shape[1] % TILE))
+    kv, dim = block.shape[0], block.shape[2]
+    behind = -(committed.shape[1] + block.shape[1]) % TILE
+    zeros = block.new_zeros(kv, behind, dim, dtype=torch.float32)
+    return torch.cat([committed.float(), block.float(), zeros], 1)
 
 
 def attend(
     q: Float[Tensor, "t h k"],
-    positions: Int[Tensor, " t"],
+    start: int,
     keys: Float[Tensor, "kv n k"],
     values: Float[Tensor, "kv n v"],
 ) -> Float[Tensor, "t h v"]:
     """Attend from each row of `q` to keys at positions up to its own, in fp32.
 
     Args:
-        q: queries after norm and rotation; head `h` reads key head `h // (h / kv)`.
-        positions: ascending absolute positions of the rows of `q`.
+        q: queries of the rows at positions `start`, `start + 1`, …, after norm and
+            rotation; head `h` reads key head `h // (h / kv)`.
+        start: position of the first row.
         keys: rows in order of position, padded to whole tiles (`key_tiles`).
         values: likewise.
 
@@ -47,35 +50,36 @@ def attend(
     """
     rows, heads, dim = q.shape
     kv = keys.shape[0]
-    q = F.pad(q.float(), (0, 0, 0, 0, 0, -rows % ROWS))
-    positions = F.pad(positions, (0, -rows % ROWS))
-    # [row group, kv head, query heads of it x rows, dim]: one product for the group
-    grouped = q.view(-1, ROWS, kv, heads // kv, dim).permute(0, 2, 3, 1, 4)
-    grouped = grouped.reshape(-1, kv, heads // kv * ROWS, dim)
+    if rows % ROWS:
+        q = F.pad(q, (0, 0, 0, 0, 0, -rows % ROWS))
+    # [row group, kv head, rows x query heads of it, dim]: one product for the group
+    groups = q.float().view(-1, ROWS, kv, heads // kv, dim).transpose(1, 2)
+    groups = groups.reshape(-1, kv, ROWS * heads // kv, dim)
     out = [
-        _attend_group(queries, group, keys, values)
-        for queries, group in zip(grouped, positions.split(ROWS), strict=True)
+        _attend_group(group, start + i * ROWS, heads // kv, keys, values)
+        for i, group in enumerate(groups)
     ]
-    merged = torch.stack(out).view(-1, kv, heads // kv, ROWS, values.shape[2])
-    merged = merged.permute(0, 3, 1, 2, 4).reshape(-1, heads, values.shape[2])
-    return merged[:rows]
+    merged = torch.stack(out).view(-1, kv, ROWS, heads // kv, values.shape[2])
+    return merged.transpose(1, 2).reshape(-1, heads, values.shape[2])[:rows]
 
 
 def _attend_group(
     q: Float[Tensor, "kv m k"],
-    positions: Int[Tensor, " r"],
+    start: int,
+    repeats: int,
     keys: Float[Tensor, "kv n k"],
     values: Float[Tensor, "kv n v"],
 ) -> Float[Tensor, "kv m v"]:
     kv, m, dim = q.shape
-    tiles = int(positions.max()) // TILE + 1
+    # the last group's padding rows may point past the keys; they see what is there
+    tiles = min((start + ROWS - 1) // TILE + 1, keys.shape[1] // TILE)
     k = keys[:, : tiles * TILE].reshape(kv * tiles, TILE, dim)
     v = values[:, : tiles * TILE].reshape(kv * tiles, TILE, -1)
-    queries = q[:, None].expand(kv, tiles, m, dim).reshape(kv * tiles, m, dim)
+    queries = (q * dim**-0.5).repeat_interleave(tiles, 0)
     scores = torch.bmm(queries, k.transpose(1, 2)).view(kv, tiles, m, TILE)
     at = torch.arange(tiles * TILE, device=q.device).view(tiles, 1, TILE)
-    hidden = at > positions.repeat(m // positions.shape[0])[:, None]
-    scores = (scores * dim**-0.5).masked_fill(hidden, -torch.inf)
+    row = torch.arange(start * repeats, start * repeats + m, device=q.device)
+    scores = scores.masked_fill(at * repeats > row[:, None], -torch.inf)
     weight = torch.exp(scores - scores.amax((1, 3), keepdim=True))
     parts = torch.bmm(weight.view(kv * tiles, m, TILE), v).view(kv, tiles, m, -1)
     total = _sum_in_order(weight.sum(-1, keepdim=True))

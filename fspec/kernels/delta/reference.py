@@ -12,6 +12,7 @@ def scan(
     v: Float[Tensor, "t h v"],
     beta: Float[Tensor, "t h"],
     decay: Float[Tensor, "t h"],
+    fold: int,
 ) -> tuple[Float[Tensor, "t h v"], Float[Tensor, "h k v"]]:
     """Run the recurrence over `t` rows in float64: decay, predict, write, read.
 
@@ -22,13 +23,14 @@ def scan(
         v: values.
         beta: write strength in [0, 1].
         decay: log decay, <= 0, nats per token.
+        fold: rows that the returned state has seen.
 
     Returns:
-        Outputs of every row, and the state after the last; both fp32.
+        Outputs of every row, and the state after the first `fold`; both fp32.
 
     Source: Gated DeltaNet, arXiv:2412.06464, eq. 10.
     """
-    s = s.double()
+    s = folded = s.double()
     out = []
     for t in range(q.shape[0]):
         s = s * decay[t].double().exp()[:, None, None]
@@ -36,4 +38,6 @@ def scan(
         delta = beta[t].double()[:, None] * (v[t].double() - predicted)
         s = s + k[t].double()[:, :, None] * delta[:, None, :]
         out.append((s * q[t].double()[:, :, None]).sum(1))
-    return torch.stack(out).float(), s.float()
+        if t + 1 == fold:
+            folded = s
+    return torch.stack(out).float(), folded.float()

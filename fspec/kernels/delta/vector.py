@@ -20,6 +20,7 @@ def scan(
     v: Float[Tensor, "t h v"],
     beta: Float[Tensor, "t h"],
     decay: Float[Tensor, "t h"],
+    fold: int,
 ) -> tuple[Float[Tensor, "t h v"], Float[Tensor, "h k v"]]:
     """Run the gated delta rule over `t` rows from a chunk's edge.
 
@@ -30,44 +31,42 @@ def scan(
         v: values, fp32.
         beta: write strength in [0, 1].
         decay: log decay, <= 0, nats per token.
+        fold: rows that the returned state has seen, a multiple of `CHUNK` up to `t`.
 
     Returns:
-        Outputs of every row, and the state after the last *whole* chunk: rows of a
-        begun chunk are read but not folded.
+        Outputs of every row, and the state after the first `fold` rows.
 
     Source: Gated DeltaNet, arXiv:2412.06464, section 3.2, in its chunk form.
     """
-    rows, heads = beta.shape
+    rows, heads, dim = k.shape
     packed = torch.cat([q, k, v, beta[..., None], decay[..., None]], -1)
     packed = F.pad(packed, (0, 0, 0, 0, 0, -rows % CHUNK))
-    packed = packed.view(-1, CHUNK, *packed.shape[1:]).transpose(1, 2)
-    q, k, v, beta, decay = packed.split([k.shape[2], k.shape[2], v.shape[2], 1, 1], -1)
+    packed = packed.view(-1, CHUNK, heads, packed.shape[2]).transpose(1, 2).contiguous()
+    sizes = [2 * dim, v.shape[2], 1, 1]
+    both, v, beta, decay = packed.split_with_sizes(sizes, -1)
+    q, k = both.chunk(2, -1)
     total = decay.cumsum(2)
-    upper = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=s.device).triu(1)
-    # only differences are exponentiated, all <= 0: exp(-total) would overflow
-    gap = (total - total.transpose(2, 3)).masked_fill(upper, -torch.inf)
-    fade, grown = torch.exp(gap), torch.exp(total)
+    # only differences are exponentiated, all <= 0 in the lower half that is kept:
+    # exp(-total) would overflow
+    fade = torch.exp((total - total.transpose(2, 3)).clamp(max=0)).tril()
+    grown = torch.exp(total)
     both = torch.cat([q, k], 2)
-    scores = torch.bmm(both.flatten(0, 1), k.transpose(2, 3).flatten(0, 1))
-    within, mix = (scores.view(*both.shape[:3], CHUNK) * fade.repeat(1, 1, 2, 1)).chunk(
-        2, 2
-    )
-    mix = mix * beta
-    strong, fresh = beta * grown, beta * v
+    scores = torch.bmm(both.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
+    scores = scores.view(-1, heads, 2, CHUNK, CHUNK) * fade[:, :, None]
+    within, mix = scores.unbind(2)
+    mix, strong, fresh = mix * beta, beta * grown, beta * v
     left = (k * torch.exp(total[:, :, -1:] - total)).transpose(2, 3)
-    out = []
-    for c in range(both.shape[0]):
-        known = torch.bmm(both[c], s)
+    out, folded, last = [], s, both.shape[0] - 1
+    for c in range(last + 1):
+        carried, predicted = torch.bmm(both[c], s).chunk(2, 1)
+        wanted = fresh[c] - strong[c] * predicted
         # the solver takes the diagonal for ones and reads nothing above it
         delta = torch.linalg.solve_triangular(
-            mix[c],
-            fresh[c] - strong[c] * known[:, CHUNK:],
-            upper=False,
-            unitriangular=True,
+            mix[c], wanted, upper=False, unitriangular=True
         )
-        carried = grown[c] * known[:, :CHUNK]
-        out.append(torch.baddbmm(carried, within[c], delta))
-        if (c + 1) * CHUNK <= rows:
+        out.append(torch.baddbmm(grown[c] * carried, within[c], delta))
+        if c < last or fold > c * CHUNK:
             s = torch.baddbmm(grown[c, :, -1:] * s, left[c], delta)
-    merged = torch.stack(out).transpose(1, 2).flatten(0, 1)
-    return merged[:rows], s
+        if fold == (c + 1) * CHUNK:
+            folded = s
+    return torch.stack(out).transpose(1, 2).flatten(0, 1)[:rows], folded
