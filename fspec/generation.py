@@ -28,7 +28,8 @@ class Generation(NamedTuple):
     prompt_tokens: length of the prompt.
     seconds_prefill: until the first token was known.
     seconds_decode: from there on.
-    state: after everything but the last token, which is its boundary.
+    state: after everything but the last token, which is its boundary. Made in
+        inference mode: `own` it to go on in place or to differentiate.
     """
 
     token_ids: list[int]
@@ -47,7 +48,7 @@ class Generation(NamedTuple):
         return len(self.accepted)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     params: TargetParams,
     prompt_ids: Sequence[int],

@@ -48,44 +48,50 @@ def bench_app(versions: Callable[[], Mapping[str, str]]) -> typer.Typer:
             nothing below the command line may import it.
     """
     app = typer.Typer(add_completion=False)
+    every = len(PROMPTS)
 
     @app.callback()
-    def bench(context: typer.Context) -> None:
+    def bench() -> None:
         """Measure fspec; never a gate."""
-        context.obj = versions()
 
-    app.command("cpu")(run_cpu)
+    @app.command("cpu")
+    def cpu(
+        runs: Annotated[int, typer.Option(min=1, help="Interleaved runs.")] = 5,
+        prompts: Annotated[int, typer.Option(min=1, max=every, help="How many.")] = 5,
+        max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
+        width: Annotated[
+            int, typer.Option(min=1, max=MAX_WIDTH, help="Drafts a cycle.")
+        ] = 7,
+        threads: Annotated[
+            int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")
+        ] = None,
+        save: Annotated[
+            Path | None, typer.Option("--json", help="Write the numbers here too.")
+        ] = None,
+    ) -> None:
+        """Race fspec and transformers on the embedded model; see where time goes.
+
+        Exit code 1 if two contenders write different tokens, 0 for any numbers.
+        """
+        if threads:
+            torch.set_num_threads(threads)
+        run_cpu(Settings(runs, prompts, max_tokens, width), save, versions())
+
     return app
 
 
-def run_cpu(
-    context: typer.Context,
-    runs: Annotated[int, typer.Option(min=1, help="Interleaved runs.")] = 5,
-    prompts: Annotated[
-        int, typer.Option(min=1, max=len(PROMPTS), help="Of the built-in prompts.")
-    ] = len(PROMPTS),
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
-    width: Annotated[
-        int, typer.Option(min=1, max=MAX_WIDTH, help="Drafts a cycle.")
-    ] = 7,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; default: torch's own.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--json", help="Write the numbers here too.")
-    ] = None,
-) -> None:
-    """Race fspec and transformers on the embedded model; see where time goes.
+def run_cpu(settings: Settings, save: Path | None, versions: Mapping[str, str]) -> None:
+    """Measure, print, and save if asked.
 
-    Exit code 1 if two contenders write different tokens, 0 for any numbers.
+    Raises:
+        RequestError: transformers is missing, or `save` cannot be written.
+        Exit: with code 1, after one line, where contenders write different tokens.
     """
     need_transformers()
     if save is not None and not save.absolute().parent.is_dir():
         raise RequestError(f"--json {save}: no such folder")
-    if threads:
-        torch.set_num_threads(threads)
     try:
-        report = measure(Settings(runs, prompts, max_tokens, width), context.obj)
+        report = measure(settings, versions)
     except RedCheckError as error:
         sys.stderr.write(f"fspec: red check: {error}\n")
         raise typer.Exit(1) from error

@@ -1,16 +1,17 @@
-"""Where the time of a cycle goes, without a patch or a profiler.
+"""Where the time of a cycle goes, without a patch.
 
-The five functions are called one by one, as `compose` does, and timed. Before every
-cycle its products, attention and delta rule are run by themselves on the same state.
-The same is done with a target of the same layers and next to no numbers: that is
-dispatch. What a part takes beyond it is work; what the parts leave of the cycle is
-elementwise work and the rest. So the table adds up to the cycle by construction.
+The five functions are called one by one, as `compose` does, and timed; every other
+cycle runs under Python's profiler, which says how long the functions of `PARTS` took
+with all that they call. What they leave of the cycle is elementwise work and the rest.
+The same is done with a target of the same layers and next to no numbers: what a part
+takes there is dispatch, what it takes beyond that is work.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from cProfile import Profile
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,19 +20,21 @@ from fspec.algorithms.commit import commit_
 from fspec.algorithms.step import DecodeState, committed, compose
 from fspec.algorithms.verify import form_block, verify
 from fspec.bench.context import prefilled
-from fspec.bench.parts import (
-    count_calls,
-    cycle_products,
-    inputs,
-    run_attention,
-    run_delta,
-    run_products,
-    shrunken,
-)
+from fspec.bench.parts import count_calls, shrunken
 from fspec.layers.decoder import TargetParams
 from fspec.types import Drafter
 
 WARM = 2  # cycles before the first that counts
+# a folder of fspec, or a function in a file of it; none calls one of another part
+PARTS = {
+    "products": ("kernels/product/",),
+    "attention": (
+        "kernels/attention/",
+        "state/pages.py:gather_rows",
+        "layers/mtp.py:_attend_lone",
+    ),
+    "delta_rule": ("kernels/delta/", "layers/deltanet.py:delta_scan"),
+}
 
 
 class Functions(NamedTuple):
@@ -45,7 +48,7 @@ class Functions(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Seconds of a cycle in each part; they add up to the cycle."""
+    """Seconds of a profiled cycle in each part; they add up to it."""
 
     products: float
     attention: float
@@ -64,6 +67,7 @@ class Breakdown(NamedTuple):
     rows: block rows that every cycle commits, whatever the target says, so that the
         real and the shrunken target do the same.
     parts: all of their time. dispatch: the share of it in Python and dispatch.
+    functions: of the cycles that ran without the profiler.
     calls: library calls of a cycle, views included.
     """
 
@@ -84,7 +88,7 @@ def measure_cycle(
     runs: int,
     cycles: int = 16,
 ) -> Breakdown:
-    """Break a cycle of `none` or `mtp` down to its parts.
+    """Break a cycle down to its parts.
 
     Args:
         params: the target.
@@ -92,7 +96,7 @@ def measure_cycle(
         text: ids of the context, and one more.
         rows: block rows to commit each cycle, 1…width+1.
         runs: interleaved runs of the real and the shrunken target.
-        cycles: cycles of a run.
+        cycles: profiled cycles of a run, and as many plain ones.
     """
     small = shrunken(params)
     folded = [token % small.config.vocab for token in text]
@@ -132,45 +136,62 @@ def run_cycle(
     at.append(time.perf_counter())
     times = (end - begin for begin, end in zip(at, at[1:], strict=False))
     after = DecodeState(target, draft, verdict.choice[:, rows - 1], sampling)
-    return after, Functions(*times)
+    return after, Functions._make(times)
+
+
+def split_profile(stats: Sequence[Any], total: float) -> Parts:
+    """Split `total` seconds by what a profile says of the functions of `PARTS`.
+
+    A part's time is that of all calls that enter it from outside.
+
+    Args:
+        stats: `Profile.getstats()`.
+        total: seconds of everything that was profiled.
+    """
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for entry in stats:
+        inside = _part(entry.code)
+        for call in entry.calls or ():
+            part = _part(call.code)
+            if part is not None and part != inside:
+                seconds[part] += call.totaltime
+    return Parts(**seconds, rest=total - sum(seconds.values()))
+
+
+def _part(code: Any) -> str | None:
+    if isinstance(code, str):  # a function of the library
+        return None
+    _, inside, path = code.co_filename.replace("\\", "/").rpartition("/fspec/")
+    name = f"{path}:{code.co_name}"
+    starts = ((part, start) for part, all_of in PARTS.items() for start in all_of)
+    matches = (part for part, start in starts if _covers(start, name))
+    return next(matches, None) if inside else None
+
+
+def _covers(start: str, name: str) -> bool:
+    return name == start or (start.endswith("/") and name.startswith(start))
 
 
 def _run(
     params: TargetParams, drafter: Drafter, text: Sequence[int], rows: int, cycles: int
 ) -> tuple[Parts, Functions]:
-    spare = (cycles + WARM + 1) * (drafter.width + 1)
+    spare = (2 * cycles + WARM + 1) * (drafter.width + 1)
     state = prefilled(params, drafter, text, [len(text) - 1], spare)[0].take()
-    products = cycle_products(params, drafter.width, rows)
-    x = inputs(products)
-    parts, functions = [], []
-    for _ in range(cycles + WARM):
-        alone = _alone(params, state, drafter.width, lambda: run_products(products, x))
+    for _ in range(WARM):
+        state, _ = run_cycle(params, drafter, state, rows)
+    plain, profiled, profile = [], 0.0, Profile()
+    for _ in range(cycles):
         state, times = run_cycle(params, drafter, state, rows)
-        parts.append(alone._replace(rest=sum(times) - sum(alone)))
-        functions.append(times)
+        plain.append(times)
+        profile.enable()
+        state, times = run_cycle(params, drafter, state, rows)
+        profile.disable()
+        profiled += sum(times)
+    parts = split_profile(profile.getstats(), profiled)
     return (
-        Parts._make(map(mean, zip(*parts[WARM:], strict=True))),
-        Functions._make(map(mean, zip(*functions[WARM:], strict=True))),
+        Parts._make(seconds / cycles for seconds in parts),
+        Functions._make(map(mean, zip(*plain, strict=True))),
     )
-
-
-@torch.no_grad()
-def _alone(
-    params: TargetParams, state: DecodeState, width: int, products: Callable[[], None]
-) -> Parts:
-    return Parts(
-        seconds(products),
-        seconds(lambda: run_attention(params, state, width)),
-        seconds(lambda: run_delta(params, state, width)),
-        0.0,
-    )
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Time one call."""
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def _calls(params: TargetParams, drafter: Drafter, text: Sequence[int]) -> int:

@@ -160,10 +160,10 @@ def _context_table(contexts: Contexts) -> Table:
 
 
 def _cycle_table(cycle: Breakdown) -> Table:
-    total = cycle.parts.total
+    total, plain_total = cycle.parts.total, sum(cycle.functions)
     title = (
-        f"where a cycle of {cycle.drafter} goes: context {cycle.context}, {cycle.rows} "
-        f"rows committed, {total * 1e3:.2f} ms, {cycle.calls} library calls"
+        f"a cycle of {cycle.drafter} at context {cycle.context}: "
+        f"{plain_total * 1e3:.2f} ms; {total * 1e3:.2f} ms under the profiler"
     )
     table = _table(title, ("part", "ms", "% of cycle", "of it dispatch", "of it work"))
     parts = zip(
@@ -174,8 +174,9 @@ def _cycle_table(cycle: Breakdown) -> Table:
         whole, dispatched, work = numbers
         table.add_row(name, whole, f"{part / total:.0%}", dispatched, work)
     table.caption = (
-        "parts: the same calls by themselves on the same state; dispatch: a target of "
-        "the same layers and next to no numbers; rest: the remainder"
+        f"{cycle.calls} library calls, {cycle.rows} rows committed. dispatch: Python "
+        "and calls, as a target of the same layers and next to no numbers takes; "
+        "rest: the remainder"
     )
     return table
 

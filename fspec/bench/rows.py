@@ -1,13 +1,16 @@
 """The price of one arithmetic on a CPU: a lone row is multiplied as eight."""
 
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from fspec.bench.cycle import seconds
-from fspec.bench.parts import inputs, run_products, step_products
+from fspec.bench.parts import step_weights
 from fspec.bench.stats import Spread, ratios, spread
+from fspec.kernels.product import product
 from fspec.layers.decoder import TargetParams
 
 
@@ -27,17 +30,21 @@ class RowPrice(NamedTuple):
 @torch.no_grad()
 def measure_rows(params: TargetParams, runs: int) -> RowPrice:
     """Time the products of a one-token step both ways, interleaved."""
-    products = step_products(params, 1)
-    x = inputs(products)
-
-    def lone() -> None:
-        for (_, weight), row in zip(products, x, strict=True):
-            F.linear(row, weight)
-
+    weights = step_weights(params)
     pairs = [
-        (seconds(lambda: run_products(products, x)), seconds(lone))
+        (_seconds(weights, product), _seconds(weights, F.linear))
         for _ in range(runs + 1)
     ][1:]
     eight, alone = zip(*pairs, strict=True)
-    size = sum(w.numel() * w.element_size() for _, w in products)
+    size = sum(w.numel() * w.element_size() for w in weights)
     return RowPrice(spread(eight), spread(alone), ratios(eight, alone), size)
+
+
+def _seconds(
+    weights: list[Tensor], multiply: Callable[[Tensor, Tensor], Tensor]
+) -> float:
+    rows = [w.new_full((1, w.shape[1]), 0.01) for w in weights]
+    begin = time.perf_counter()
+    for x, weight in zip(rows, weights, strict=True):
+        multiply(x, weight)
+    return time.perf_counter() - begin

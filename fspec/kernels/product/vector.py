@@ -10,7 +10,7 @@ from torch.nn import functional as F
 Product = Callable[[Tensor, Tensor], Tensor]
 
 ROWS = 8
-_ALIGNED = 16  # elements; below 16 bytes the library changes path, and bits
+NARROW = 16  # below about ten outputs the library goes row by row, and by address
 
 
 def product(x: Float[Tensor, "r i"], w: Float[Tensor, "o i"]) -> Float[Tensor, "r o"]:
@@ -24,15 +24,17 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "o i"]) -> Float[Tensor, "
         x: `r` rows of any dtype that `w` has.
         w: a weight in checkpoint layout, `[out, in]`.
     """
-    rows = x.shape[0]
+    rows, outputs = x.shape[0], w.shape[0]
     if rows % ROWS:
         x = F.pad(x, (0, 0, 0, -rows % ROWS))
-    elif x.storage_offset() % _ALIGNED:
-        x = x.clone()
+    if outputs < NARROW:
+        w = F.pad(w, (0, 0, 0, NARROW - outputs))
     x = x.contiguous()
-    if rows == ROWS:
-        return F.linear(x, w)
-    return torch.cat([F.linear(group, w) for group in x.split(ROWS)])[:rows]
+    if rows <= ROWS:
+        y = F.linear(x, w)
+    else:
+        y = torch.cat([F.linear(group, w) for group in x.split(ROWS)])
+    return y if y.shape == (rows, outputs) else y[:rows, :outputs]
 
 
 def lone_product(

@@ -1,0 +1,111 @@
+"""Kernels against their references: odd shapes, NaN where nothing may be read."""
+
+import pytest
+import torch
+
+from fspec.kernels import attention, delta, product
+from fspec.kernels.attention import reference as attention_reference
+from fspec.kernels.delta import reference as delta_reference
+from fspec.kernels.product import reference as product_reference
+
+
+@pytest.fixture(autouse=True)
+def nan_filled_empty(monkeypatch: pytest.MonkeyPatch):
+    empty = torch.empty
+
+    def filled(*size, **options):
+        made = empty(*size, **options)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", filled)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer"), [(1, 3, 5), (9, 41, 7), (17, 64, 1)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_product(rows: int, inner: int, outer: int, dtype: torch.dtype):
+    x, w = random(rows, inner).to(dtype), random(outer, inner, seed=1).to(dtype)
+    found = product.product(x, w)
+    wanted = product_reference.product(x, w)
+    torch.testing.assert_close(
+        found, wanted, rtol=2e-2 if x.itemsize == 2 else 1e-5, atol=1e-5
+    )
+    for row in range(rows):
+        assert torch.equal(product.product(x[row : row + 1], w)[0], found[row])
+        torch.testing.assert_close(
+            product.lone_product(x[row : row + 1], w)[0],
+            found[row],
+            rtol=2e-2,
+            atol=1e-5,
+        )
+
+
+def test_product_of_misaligned_rows():
+    memory = random(9 * 33 + 5)
+    w = random(7, 33, seed=1)
+    aligned = memory[5 : 5 + 8 * 33].clone().view(8, 33)
+    for offset in (1, 2, 3, 5):
+        shifted = torch.cat([torch.zeros(offset), aligned.flatten()])[offset:]
+        assert torch.equal(
+            product.product(shifted.view(8, 33), w), product.product(aligned, w)
+        )
+
+
+@pytest.mark.parametrize(("heads", "kv"), [(1, 1), (6, 2), (4, 4)])
+@pytest.mark.parametrize(
+    ("start", "count"), [(0, 1), (0, 65), (63, 2), (64, 8), (130, 17)]
+)
+def test_attention(heads: int, kv: int, start: int, count: int):
+    dim = 24
+    k, v = random(kv, start + count, dim), random(kv, start + count, dim, seed=1)
+    q = random(count, heads, dim, seed=2)
+    tiles = [attention.key_tiles(x[:, :start], x[:, start:]) for x in (k, v)]
+    found = attention.attend(q, start, *tiles)
+    wanted = attention_reference.attend(q, start, k, v)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    for row in range(count):
+        end = start + row + 1
+        one = [
+            attention.key_tiles(x[:, : end - 1], x[:, end - 1 : end]) for x in (k, v)
+        ]
+        assert torch.equal(
+            attention.attend(q[row : row + 1], end - 1, *one)[0], found[row]
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 64])
+@pytest.mark.parametrize("strength", [1e-4, 0.1, 1.0, 5.0])  # BR-036: gates of any size
+def test_delta(rows: int, strength: float):
+    heads, k_dim, v_dim = 3, 8, 12
+    unit = torch.nn.functional.normalize
+    base = random(1, heads, k_dim, seed=9)  # keys that overlap
+    q = unit(random(rows, heads, k_dim) + base, dim=-1) * k_dim**-0.5
+    k = unit(random(rows, heads, k_dim, seed=1) + base, dim=-1)
+    v, s = random(rows, heads, v_dim, seed=2), random(heads, k_dim, v_dim, seed=3)
+    beta = torch.sigmoid(random(rows, heads, seed=4))
+    decay = -strength * random(rows, heads, seed=5).abs()
+    for fold in range(0, rows + 1, delta.CHUNK):
+        found = delta.scan(s, q, k, v, beta, decay, fold)
+        wanted = delta_reference.scan(s, q, k, v, beta, decay, fold)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_delta_writes_key_by_value():
+    # BR-039: one token with key e0 and value e5 leaves one entry, at [0, 5]
+    one = torch.eye(8)[None, None]
+    s, row = torch.zeros(1, 8, 8), torch.ones(1, 1)
+    _, after = delta_reference.scan(
+        s, one[:, :, 0], one[:, :, 0], one[:, :, 5], row, 0 * row, 1
+    )
+    assert after[0].nonzero().tolist() == [[0, 5]]
+    parts = [
+        torch.cat([x, torch.zeros(15, *x.shape[1:])])
+        for x in (one[:, :, 0], one[:, :, 0], one[:, :, 5], row, 0 * row)
+    ]
+    assert delta.scan(s, *parts, 16)[1][0].nonzero().tolist() == [[0, 5]]
