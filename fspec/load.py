@@ -57,9 +57,8 @@ def build_target(
     """
 
     def weight(*names: str) -> Tensor:
-        # one fresh, aligned block; a mapped file's rows may stand at odd addresses
         parts = [tensors[f"{name}.weight"].to(dtype) for name in names]
-        return torch.cat(parts).clone()
+        return torch.cat(parts).t().contiguous()
 
     def gain(name: str) -> Tensor:
         return 1 + tensors[f"{name}.weight"].float()
@@ -84,13 +83,13 @@ def build_target(
         mtp = MtpParams(
             weight("mtp.fc"), *gains, layer("mtp.layers.0"), gain("mtp.norm")
         )
-    embed = weight("embed_tokens")
+    embed = tensors["embed_tokens.weight"].to(dtype, copy=True)
     return TargetParams(
         config,
         embed,
         tuple(layer(f"layers.{i}") for i in range(len(config.layer_kinds))),
         gain("norm"),
-        embed if config.tied else weight("lm_head"),
+        embed.t() if config.tied else weight("lm_head"),
         inverse_frequencies(config.rope),
         mtp,
     )
@@ -102,10 +101,10 @@ def _attention(
     q_gate, k, v, out = (weight(f"{at}.self_attn.{x}_proj") for x in "qkvo")
     q_gain, k_gain = (gain(f"{at}.self_attn.{x}_norm") for x in "qk")
     dim = len(q_gain)
-    # the checkpoint interleaves them: each head's query rows, then its gate rows
-    q, gate = q_gate.unflatten(0, (-1, 2, dim)).unbind(1)
-    heads = [q_gain.expand(len(q), -1), k_gain.expand(len(k) // dim, -1)]
-    in_proj = torch.cat([q.flatten(0, 1), k, v, gate.flatten(0, 1)])
+    # the checkpoint interleaves them: each head's query dims, then its gate dims
+    q, gate = q_gate.unflatten(1, (-1, 2, dim)).unbind(2)
+    heads = [q_gain.expand(q.shape[1], -1), k_gain.expand(k.shape[1] // dim, -1)]
+    in_proj = torch.cat([q.flatten(1), k, v, gate.flatten(1)], 1)
     return AttentionParams(in_proj, out, torch.cat(heads))
 
 

@@ -124,25 +124,6 @@ def test_drafters_without_their_weights_are_refused(toy):
                 make(width)
 
 
-def test_generate_names_what_is_wrong(toy):
-    # BR-122: ids at and past both ends of the vocabulary, and what is no integer
-    vocab = toy.params.config.vocab
-    call = {"drafter": fspec.none(), "max_tokens": 2}
-    for bad in (-1, vocab, 2**31, 2**63, 1.5, True, [1]):
-        with pytest.raises(fspec.RequestError, match="ids are integers"):
-            fspec.generate(toy.params, [1, bad], **call)
-    assert fspec.generate(toy.params, [vocab - 1], **call).token_ids
-    with pytest.raises(fspec.RequestError, match="empty"):
-        fspec.generate(toy.params, [], **call)
-    with pytest.raises(fspec.RequestError, match="context"):
-        fspec.generate(toy.params, [1] * 511, **call)
-    assert fspec.generate(toy.params, [1] * 510, **call).token_ids
-    with pytest.raises(fspec.RequestError, match="stop id"):
-        fspec.generate(toy.params, [1], stop_ids=(vocab,), **call)
-    with pytest.raises(fspec.RequestError, match="at least 1"):
-        fspec.generate(toy.params, [1], fspec.none(), max_tokens=0)
-
-
 @pytest.mark.parametrize("width", [1, 7, 15])
 def test_drafts_stop_at_the_context_limit(toy, width: int):
     # BR-147: no block looks past the last position, and the text is the plain one

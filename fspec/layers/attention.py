@@ -14,8 +14,8 @@ from fspec.layers.rope import Rotation, rotate
 class AttentionParams(NamedTuple):
     """Projections and head norms of one full-attention layer.
 
-    in_proj: rows of q of all heads, then k, v and the gate, stacked.
-    out: the output projection.
+    in_proj: `[d, …]`, columns of q of all heads, then k, v and the gate.
+    out: `[h * k, d]`, the output projection.
     gain: fp32 and effective (`1 + w`), `[query and key heads, dim]`.
     """
 
@@ -42,7 +42,7 @@ def attention_rows(
 ) -> AttentionRows:
     """Project rows to what attention reads; keys and queries normed and rotated."""
     both, dim = params.gain.shape
-    queries = params.out.shape[1]
+    queries = params.out.shape[0]
     keys = both * dim - queries
     packed = product(x, params.in_proj)
     sizes = [queries + keys, keys, queries]
@@ -58,8 +58,8 @@ def key_value_rows(
 ) -> tuple[Float[Tensor, "r kv k"], Float[Tensor, "r kv k"]]:
     """Project rows to keys and values alone: all that a draft layer remembers."""
     both, dim = params.gain.shape
-    queries = params.out.shape[1]
-    weight = params.in_proj[queries : 2 * both * dim - queries]
+    queries = params.out.shape[0]
+    weight = params.in_proj[:, queries : 2 * both * dim - queries]
     k, v = product(x, weight).view(len(x), 2, -1, dim).unbind(1)
     return rotate(rms_norm(k, params.gain[queries // dim :], eps), by), v
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fspec.config import TargetConfig
-from fspec.kernels.attention import attend, key_tiles
+from fspec.kernels.attention import attend, gather_tiles
 from fspec.kernels.product import product
 from fspec.layers.attention import (
     AttentionParams,
@@ -27,7 +27,6 @@ from fspec.layers.mlp import MlpParams, mlp
 from fspec.layers.norm import rms_norm
 from fspec.layers.rope import Rotation, rotation
 from fspec.state.deltanet import held_rows
-from fspec.state.pages import gather_rows
 from fspec.state.target import TargetState
 
 # static in a pytree: `torch.func` and `map_tensors` pass it by
@@ -54,9 +53,10 @@ class MtpParams(NamedTuple):
 
 
 class TargetParams(NamedTuple):
-    """Everything of a target checkpoint. `embed` has the model's dtype.
+    """Everything of a target checkpoint. Weights are `[in, out]`, all of one dtype.
 
-    `head` is `embed` itself where they are tied; `mtp` is None where there is none.
+    `embed` is `[n, d]`, `head` `[d, n]`; where they are tied, `head` is a view of
+    `embed`. `mtp` is None where there is none.
     """
 
     config: TargetConfig
@@ -177,11 +177,9 @@ def _attend(
         if count == 0:
             out.append(q.new_zeros(t, *q.shape[1:]))
             continue
+        table = pages.table[slot]
         keys, values = (
-            key_tiles(
-                gather_rows(arena[layer], pages.table[slot], length),
-                new.transpose(0, 1),
-            )
+            gather_tiles(arena[layer], table, length, new)
             for arena, new in ((pages.k, k), (pages.v, v))
         )
         out.append(_to_rows(attend(q, length, keys, values), t))

@@ -20,7 +20,7 @@ from fspec.layers.norm import l2_norm, rms_norm
 class DeltaParams(NamedTuple):
     """Parameters of one Gated DeltaNet layer.
 
-    `in_proj` stacks the rows of q, k, v, beta logit, decay logit and output gate z, so
+    `in_proj` has the columns of q, k, v, beta logit, decay logit and output gate z, so
     that a raw row is a prefix of its product. `conv` is `[channel, tap]`, the last tap
     the current token's. `conv`, `log_a`, `dt_bias` and `gain` (plain w) are fp32.
     """

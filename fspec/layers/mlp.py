@@ -10,7 +10,7 @@ from fspec.layers.gates import silu
 
 
 class MlpParams(NamedTuple):
-    """`gate_up` is `[2 f, d]`, the gate's rows first; `down` is `[d, f]`."""
+    """`gate_up` is `[d, 2 f]`, the gate's columns first; `down` is `[f, d]`."""
 
     gate_up: Tensor
     down: Tensor

@@ -25,57 +25,75 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "outer"), [(1, 3, 5), (9, 41, 7), (17, 64, 1)]
+    ("rows", "inner", "outer"), [(1, 3, 5), (9, 41, 7), (17, 64, 1), (16, 34, 100)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_product(rows: int, inner: int, outer: int, dtype: torch.dtype):
-    x, w = random(rows, inner).to(dtype), random(outer, inner, seed=1).to(dtype)
+    x, w = random(rows, inner).to(dtype), random(inner, outer, seed=1).to(dtype)
     found = product.product(x, w)
     wanted = product_reference.product(x, w)
-    torch.testing.assert_close(
-        found, wanted, rtol=2e-2 if x.itemsize == 2 else 1e-5, atol=1e-5
-    )
+    rough = {"rtol": 1e-5 if dtype == torch.float32 else 1e-2, "atol": 1e-5}
+    torch.testing.assert_close(found, wanted, **rough)
     for row in range(rows):
-        assert torch.equal(product.product(x[row : row + 1], w)[0], found[row])
+        one = x[row : row + 1]
+        assert torch.equal(product.product(one, w)[0], found[row])
         torch.testing.assert_close(
-            product.lone_product(x[row : row + 1], w)[0],
-            found[row],
-            rtol=2e-2,
-            atol=1e-5,
+            product.lone_product(one, w)[0], wanted[row], **rough
         )
 
 
-def test_product_of_misaligned_rows():
-    memory = random(9 * 33 + 5)
-    w = random(7, 33, seed=1)
-    aligned = memory[5 : 5 + 8 * 33].clone().view(8, 33)
+@pytest.mark.parametrize("outer", [1, 5, 7, 8, 9, 16, 24])
+def test_product_of_misaligned_rows(outer: int):
+    w = random(33, outer, seed=1)
+    x = random(8, 33)
     for offset in (1, 2, 3, 5):
-        shifted = torch.cat([torch.zeros(offset), aligned.flatten()])[offset:]
-        assert torch.equal(
-            product.product(shifted.view(8, 33), w), product.product(aligned, w)
-        )
+        shifted = torch.cat([torch.zeros(offset), x.flatten()])[offset:].view(8, 33)
+        assert torch.equal(product.product(shifted, w), product.product(x, w))
+
+
+def test_product_takes_a_slice_of_a_weight():
+    x, w = random(3, 40), random(40, 90, seed=1)
+    wanted = product_reference.product(x, w[:, 20:60])
+    torch.testing.assert_close(product.product(x, w[:, 20:60]), wanted)
 
 
 @pytest.mark.parametrize(("heads", "kv"), [(1, 1), (6, 2), (4, 4)])
+@pytest.mark.parametrize("page", [1, 16, 64, 100])
 @pytest.mark.parametrize(
     ("start", "count"), [(0, 1), (0, 65), (63, 2), (64, 8), (130, 17)]
 )
-def test_attention(heads: int, kv: int, start: int, count: int):
-    dim = 24
-    k, v = random(kv, start + count, dim), random(kv, start + count, dim, seed=1)
-    q = random(count, heads, dim, seed=2)
-    tiles = [attention.key_tiles(x[:, :start], x[:, start:]) for x in (k, v)]
-    found = attention.attend(q, start, *tiles)
-    wanted = attention_reference.attend(q, start, k, v)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    for row in range(count):
-        end = start + row + 1
-        one = [
-            attention.key_tiles(x[:, : end - 1], x[:, end - 1 : end]) for x in (k, v)
+def test_attention(heads: int, kv: int, page: int, start: int, count: int):
+    # pages in any order, NaN in every row that is not committed
+    dim, end = 24, start + count
+    k, v, q = (
+        random(end, kv, dim),
+        random(end, kv, dim, seed=1),
+        random(count, heads, dim),
+    )
+    pages = -(-end // page)
+    table = torch.arange(pages).flip(0) + 2
+    arenas = [torch.full((pages + 2, page, kv, dim), torch.nan) for _ in "kv"]
+    for arena, rows in zip(arenas, (k, v), strict=True):
+        at = torch.arange(start)
+        arena[table[at // page], at % page] = rows[:start]
+
+    def run(first: int, last: int) -> torch.Tensor:
+        at = torch.arange(start, first)
+        for arena, rows in zip(arenas, (k, v), strict=True):
+            arena[table[at // page], at % page] = rows[start:first]
+        tiles = [
+            attention.gather_tiles(arena, table, first, rows[first:last])
+            for arena, rows in zip(arenas, (k, v), strict=True)
         ]
-        assert torch.equal(
-            attention.attend(q[row : row + 1], end - 1, *one)[0], found[row]
-        )
+        part = q[first - start : last - start]
+        wanted = attention_reference.attend(part, first, *tiles)
+        found = attention.attend(part, first, *tiles)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        return found
+
+    together = run(start, end)
+    for row in range(count):
+        assert torch.equal(run(start + row, start + row + 1)[0], together[row])
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33, 64])

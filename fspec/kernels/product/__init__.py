@@ -1,4 +1,4 @@
-"""Dense product `y = x wᵀ`, equal bit for bit for any number of rows."""
+"""Dense product `y = x w`, equal bit for bit for any number of rows."""
 
 from fspec.kernels.product.vector import ROWS, Product, lone_product, product
 
