@@ -118,5 +118,5 @@ def _delta(
     )
     in_proj = weight(*(f"{at}.in_proj_{x}" for x in ("qkv", "b", "a", "z")))
     return DeltaParams(
-        in_proj, conv[:, 0], log_a, dt_bias, gain, weight(f"{at}.out_proj")
+        in_proj, conv[:, 0], -log_a.exp(), dt_bias, gain, weight(f"{at}.out_proj")
     )

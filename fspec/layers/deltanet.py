@@ -7,7 +7,6 @@ are all computed from them, so they cannot disagree.
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,12 +21,13 @@ class DeltaParams(NamedTuple):
 
     `in_proj` has the columns of q, k, v, beta logit, decay logit and output gate z, so
     that a raw row is a prefix of its product. `conv` is `[channel, tap]`, the last tap
-    the current token's. `conv`, `log_a`, `dt_bias` and `gain` (plain w) are fp32.
+    the current token's; `speed` is -exp(A_log). `conv`, `speed`, `dt_bias` and `gain`
+    (plain w) are fp32.
     """
 
     in_proj: Tensor
     conv: Tensor
-    log_a: Tensor
+    speed: Tensor
     dt_bias: Tensor
     gain: Tensor
     out: Tensor
@@ -47,7 +47,7 @@ def project(
     params: DeltaParams, x: Float[Tensor, "r d"]
 ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "r z"]]:
     """Project rows to raw rows (q, k, v, beta logit, decay logit) and gate z."""
-    raw = params.conv.shape[0] + 2 * params.log_a.shape[0]
+    raw = params.conv.shape[0] + 2 * params.speed.shape[0]
     packed = product(x, params.in_proj)
     rows, z = packed.split_with_sizes([raw, packed.shape[1] - raw], -1)
     return rows, z
@@ -57,8 +57,8 @@ def gates(
     params: DeltaParams, beta: Float[Tensor, "t h"], decay: Float[Tensor, "t h"]
 ) -> tuple[Float[Tensor, "t h"], Float[Tensor, "t h"]]:
     """Write strength in [0, 1] and log decay <= 0 from their logits, both in fp32."""
-    speed = torch.exp(params.log_a)
-    return sigmoid(beta), -speed * softplus(decay.float() + params.dt_bias)
+    rate = softplus(decay.float() + params.dt_bias)
+    return sigmoid(beta), params.speed * rate
 
 
 def delta_inputs(
@@ -71,16 +71,13 @@ def delta_inputs(
         `h` uses key head `h // (value heads / key heads)`.
     """
     channels, taps = params.conv.shape
-    heads = params.log_a.shape[0]
+    heads = params.speed.shape[0]
     count = rows.shape[0] - (taps - 1)
     keys = channels - heads * params.gain.shape[0]
     mixed, beta_decay = rows.split_with_sizes([channels, 2 * heads], -1)
-    mixed = mixed.float()
-    first, *others = params.conv.unbind(1)
-    summed = mixed[:count] * first
-    for tap, weight in enumerate(others, 1):  # a fixed order, which conv1d lacks
-        summed = summed + mixed[tap : tap + count] * weight
-    active = silu(summed).to(rows.dtype).float()
+    # a sum over taps has one order, which conv1d has not
+    windows = mixed.float().unfold(0, taps, 1)
+    active = silu((windows * params.conv).sum(-1)).to(rows.dtype).float()
     both, v = active.split_with_sizes([keys, channels - keys], -1)
     both = l2_norm(both.view(count, 2, -1, key_dim))
     repeats = heads // both.shape[2]

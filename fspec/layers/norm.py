@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def rms_norm(
@@ -13,10 +14,7 @@ def rms_norm(
     `gain` is the effective gain: `1 + w` for the zero-centred norms of the checkpoint;
     one for all rows, or one for each head.
     """
-    wide = x.float()
-    square = (wide * wide).sum(-1, keepdim=True)
-    scale = torch.rsqrt(square / x.shape[-1] + eps)
-    return (wide * scale * gain).to(x.dtype)
+    return (F.rms_norm(x.float(), x.shape[-1:], None, eps) * gain).to(x.dtype)
 
 
 def l2_norm(x: Float[Tensor, "*r k"]) -> Float[Tensor, "*r k"]:

@@ -7,6 +7,8 @@ the pages, every product has one fixed shape, and partial sums are added in orde
 position. Tiles that a row cannot see add exact zeros at the end.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 
 TILE = 64
 ROWS = 8
+RUN = 8
 
 
 def gather_tiles(
@@ -36,7 +39,7 @@ def gather_tiles(
     size, end = arena.shape[1], length + block.shape[0]
     needed = -(-end // TILE) * TILE
     pages = table[: -(-needed // size)].clamp(min=0)
-    rows = arena[pages].flatten(0, 1).float()
+    rows = arena.index_select(0, pages).flatten(0, 1).float()
     if rows.shape[0] < needed:
         rows = F.pad(rows, (0, 0, 0, 0, 0, needed - rows.shape[0]))
     rows[length:end] = block
@@ -64,46 +67,53 @@ def attend(
     """
     rows, heads, dim = q.shape
     kv = keys.shape[2]
-    if rows % ROWS:
-        q = F.pad(q, (0, 0, 0, 0, 0, -rows % ROWS))
-    # [row group, kv head, rows x query heads of it, dim]: one product for the group
-    groups = (q.float() * dim**-0.5).view(-1, ROWS, kv, heads // kv, dim)
-    groups = groups.transpose(1, 2).reshape(-1, kv, ROWS * heads // kv, dim)
+    split = (q.float() * dim**-0.5).view(rows, kv, heads // kv, dim).transpose(0, 1)
     out = [
-        _attend_group(group, start + i * ROWS, heads // kv, keys, values)
-        for i, group in enumerate(groups)
+        _attend_group(group, start + i * ROWS, keys, values)
+        for i, group in enumerate(split.split(ROWS, 1))
     ]
-    merged = torch.stack(out).view(-1, kv, ROWS, heads // kv, values.shape[3])
-    return merged.transpose(1, 2).reshape(-1, heads, values.shape[3])[:rows]
+    return torch.cat(out, 1).transpose(0, 1).flatten(1, 2)
 
 
 def _attend_group(
-    q: Float[Tensor, "kv m k"],
+    q: Float[Tensor, "kv r h k"],
     start: int,
-    repeats: int,
     keys: Float[Tensor, "n 64 kv k"],
     values: Float[Tensor, "n 64 kv v"],
-) -> Float[Tensor, "kv m v"]:
-    # padding rows of a last group may point past the keys; they see what is there
-    tiles = min((start + ROWS - 1) // TILE + 1, keys.shape[0])
-    m = q.shape[1]
-    scores = [
-        torch.bmm(head.expand(tiles, -1, -1), k.transpose(1, 2))
-        for head, k in zip(q, keys[:tiles].unbind(2), strict=True)
-    ]
-    at = torch.arange(tiles * TILE, device=q.device).view(tiles, 1, TILE)
-    row = torch.arange(start * repeats, start * repeats + m, device=q.device)
-    hidden = at * repeats > row[:, None]
-    scores = torch.stack(scores).masked_fill(hidden, -torch.inf)
+) -> Float[Tensor, "kv r h v"]:
+    kv, rows, heads, dim = q.shape
+    real, m = rows * heads, ROWS * heads
+    tiles = (start + rows - 1) // TILE + 1
+    queries = F.pad(q.reshape(kv, real, dim), (0, 0, 0, m - real))
+    scores = torch.stack(
+        [
+            torch.bmm(head.expand(tiles, -1, -1), k.transpose(1, 2))
+            for head, k in zip(queries, keys[:tiles].unbind(2), strict=True)
+        ]
+    )[:, :, :real]
+    # only the tiles that rows of this group end in hold keys behind a row
+    first = start // TILE
+    at = torch.arange(first * TILE, tiles * TILE, device=q.device).view(-1, 1, TILE)
+    row = torch.arange(start * heads, start * heads + real, device=q.device)
+    scores[:, first:].masked_fill_(at * heads > row[:, None], -torch.inf)
     weight = torch.exp(scores - scores.amax((1, 3), keepdim=True))
     total = _sum_in_order(weight.sum(-1, keepdim=True))
-    parts = map(torch.bmm, weight, values[:tiles].unbind(2))
-    return _sum_in_order(torch.stack(list(parts))) / total
+    padded = F.pad(weight, (0, 0, 0, m - real))
+    parts = torch.stack(list(map(torch.bmm, padded, values[:tiles].unbind(2))))
+    mixed = _sum_in_order(parts[:, :, :real]) / total
+    return mixed.view(kv, rows, heads, -1)
 
 
 def _sum_in_order(parts: Float[Tensor, "kv n m x"]) -> Float[Tensor, "kv m x"]:
-    # a library sum may regroup by the number of tiles; this one never does
-    first, *rest = parts.unbind(1)
-    for part in rest:
-        first = first + part
-    return first
+    # a library sum may regroup by the number of tiles; here a tile's place decides:
+    # each run of eight in order, then the runs in order. Tiles that fail are zeros
+    parts = F.pad(parts, (0, 0, 0, 0, 0, -parts.shape[1] % RUN))
+    runs = _add(parts.unflatten(1, (-1, RUN)).unbind(2))
+    return _add(runs.unbind(1))
+
+
+def _add(terms: Sequence[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

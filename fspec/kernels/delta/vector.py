@@ -55,11 +55,11 @@ def scan(
     scores = scores.view(-1, heads, 2, CHUNK, CHUNK) * fade[:, :, None]
     within, mix = scores.unbind(2)
     mix, strong, fresh = mix * beta, beta * grown, beta * v
-    left = (k * torch.exp(total[:, :, -1:] - total)).transpose(2, 3)
+    left = (k * fade[:, :, -1, :, None]).transpose(2, 3)
     out, folded, last = [], s, both.shape[0] - 1
     for c in range(last + 1):
         carried, predicted = torch.bmm(both[c], s).chunk(2, 1)
-        wanted = fresh[c] - strong[c] * predicted
+        wanted = torch.addcmul(fresh[c], strong[c], predicted, value=-1)
         # the solver takes the diagonal for ones and reads nothing above it
         delta = torch.linalg.solve_triangular(
             mix[c], wanted, upper=False, unitriangular=True

@@ -21,8 +21,8 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "
     The library picks its inner loop by the number of rows, and with it the order of
     the sum. Padding to groups of eight rows keeps one loop, for one row or for ten
     thousand; the price is up to eight times the work of a lone row. Its loop adds the
-    `i` terms one after another, so the sum is cut into four parts, which are added
-    pairwise: half the rounding error at no cost. Sums are fp32, rounded once.
+    `i` terms one after another, so the sum is cut into four parts: half the rounding
+    error at no cost. Sums are fp32, rounded once.
 
     Args:
         x: `r` rows of any dtype that `w` has.
@@ -41,13 +41,11 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "
 
 
 def _group(x: Float[Tensor, "8 i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "8 o"]:
-    parts = math.gcd(x.shape[1], PARTS)
-    each = x.shape[1] // parts
-    split = x.reshape(ROWS, parts, each).transpose(0, 1)
-    sums = torch.bmm(split.float(), w.view(parts, each, -1).float()).unbind(0)
-    while len(sums) > 1:
-        sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    return sums[0].to(x.dtype)
+    inner = x.shape[1]
+    parts = math.gcd(inner, PARTS)
+    split = x.reshape(ROWS, parts, inner // parts).transpose(0, 1)
+    terms = w.view(parts, inner // parts, -1)
+    return torch.bmm(split.float(), terms.float()).sum(0).to(x.dtype)
 
 
 def lone_product(
