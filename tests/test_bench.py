@@ -27,7 +27,7 @@ from fspec.bench.cycle import (
     split_profile,
 )
 from fspec.bench.parts import count_calls, shrunken, step_weights
-from fspec.bench.prompts import PROMPTS, long_text
+from fspec.bench.prompts import held_out, long_text
 from fspec.bench.report import Report, as_json, print_report
 from fspec.bench.rows import RowPrice, measure_rows
 from fspec.bench.speed import RedCheckError, Speed, race

@@ -93,7 +93,7 @@ def propose(
         if w == 0:
             continue
         keys, values = (
-            gather_rows(arena[0], state.pages.table[slot], length - 1).float()
+            gather_rows(arena[0], state.pages.table[slot], length - 1)
             for arena in (state.pages.k, state.pages.v)
         )
         pending = state.hidden[slot, (length - 1) % keep][None]

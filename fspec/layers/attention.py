@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fspec.kernels.product import Product, product
+from fspec.kernels.product import product
 from fspec.layers.gates import sigmoid
 from fspec.layers.norm import rms_norm
 from fspec.layers.rope import Rotation, rotate
@@ -34,17 +34,19 @@ class AttentionRows(NamedTuple):
 
 
 def attention_rows(
-    params: AttentionParams,
-    x: Float[Tensor, "r d"],
-    by: Rotation,
-    eps: float,
-    product: Product = product,
+    params: AttentionParams, x: Float[Tensor, "r d"], by: Rotation, eps: float
 ) -> AttentionRows:
     """Project rows to what attention reads; keys and queries normed and rotated."""
+    return split_rows(params, product(x, params.in_proj), by, eps)
+
+
+def split_rows(
+    params: AttentionParams, packed: Float[Tensor, "r p"], by: Rotation, eps: float
+) -> AttentionRows:
+    """Take a product with `in_proj` apart; norm and rotate its keys and queries."""
     both, dim = params.gain.shape
     queries = params.out.shape[0]
     keys = both * dim - queries
-    packed = product(x, params.in_proj)
     sizes = [queries + keys, keys, queries]
     turned, v, gate = packed.split_with_sizes(sizes, -1)
     heads = turned.view(-1, both, dim)
@@ -68,7 +70,6 @@ def attention_out(
     params: AttentionParams,
     mixed: Float[Tensor, "r h k"],
     gate: Float[Tensor, "r q"],
-    product: Product = product,
 ) -> Float[Tensor, "r d"]:
     """Gate the attended values and project them back to the hidden width."""
     gated = mixed.flatten(1).to(gate.dtype) * sigmoid(gate).to(gate.dtype)

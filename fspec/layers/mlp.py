@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fspec.kernels.product import Product, product
+from fspec.kernels.product import product
 from fspec.layers.gates import silu
 
 
@@ -16,9 +16,7 @@ class MlpParams(NamedTuple):
     down: Tensor
 
 
-def mlp(
-    params: MlpParams, x: Float[Tensor, "r d"], product: Product = product
-) -> Float[Tensor, "r d"]:
+def mlp(params: MlpParams, x: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
     """down(silu(gate x) * up x)."""
     gate, up = product(x, params.gate_up).chunk(2, -1)
     return product(silu(gate).to(x.dtype) * up, params.down)

@@ -1,5 +1,6 @@
 """The MTP head as functions: what it remembers, and its chain of drafts."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -7,15 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from fspec.kernels.product import Product, lone_product, product
-from fspec.layers.attention import (
-    AttentionParams,
-    attention_out,
-    attention_rows,
-    key_value_rows,
-)
+from fspec.kernels.product import lone_product, product
+from fspec.layers.attention import AttentionParams, key_value_rows, split_rows
 from fspec.layers.decoder import MtpParams, TargetParams
-from fspec.layers.mlp import mlp
 from fspec.layers.norm import rms_norm
 from fspec.layers.rope import Rotation, rotation
 
@@ -54,8 +49,9 @@ def mtp_chain(
 
     Step 1 pairs the target's last hidden row with the boundary; step j + 1 pairs the
     head's own normed output of step j with the token it drafted. The chain's K/V rows
-    live in this call only. Differentiable in `params`, `mtp`, `keys`, `values` and
-    `hidden`.
+    live in this call only. A chain's row always comes alone, so it may take the
+    library's fused operations: its bits need not agree with any other form.
+    Differentiable in `params`, `mtp`, `keys`, `values` and `hidden`.
 
     Args:
         params: the target, whose embedding, head and rotation are shared.
@@ -66,42 +62,38 @@ def mtp_chain(
         boundary: the token at position n + 1.
         width: drafts, at least 1.
     """
-    eps, mixer, inner = params.config.eps, _attention(mtp), mtp.layer
     at = torch.arange(keys.shape[1], keys.shape[1] + width, device=keys.device)
     turns = rotation(params.inv_freq, params.config.rope.attention_factor, at)
     drafts, logits = [boundary], []
-    new_k, new_v = keys[:, :0], values[:, :0]
     for step in range(width):
         by = Rotation(*(x[step : step + 1] for x in turns))
         x = _pair(params, mtp, hidden, drafts[-1], lone_product)
-        normed = rms_norm(x, inner.mixer_gain, eps)
-        q, k, v, gate = attention_rows(mixer, normed, by, eps, lone_product)
-        new_k = torch.cat([new_k, k.transpose(0, 1).float()], 1)
-        new_v = torch.cat([new_v, v.transpose(0, 1).float()], 1)
-        mixed = _attend_lone(q, (keys, new_k), (values, new_v))
-        x = x + attention_out(mixer, mixed, gate, lone_product)
-        normed = rms_norm(x, inner.mlp_gain, eps)
-        x = x + mlp(inner.mlp, normed, lone_product)
-        hidden = rms_norm(x, mtp.gain, eps)
+        x, keys, values = _lone_layer(mtp, x, keys, values, by, params.config.eps)
+        hidden = rms_norm(x, mtp.gain, params.config.eps)
         logits.append(lone_product(hidden, params.head))
         drafts.append(logits[-1].argmax(-1))
     return Chain(torch.cat(drafts[1:]), torch.cat(logits))
 
 
-def _attend_lone(
-    q: Float[Tensor, "1 h k"],
-    keys: tuple[Tensor, Tensor],
-    values: tuple[Tensor, Tensor],
-) -> Float[Tensor, "1 h k"]:
-    # committed rows, then the chain's: nothing is copied that the pages hold. Its bits
-    # are its own; only the target's rows must agree with each other
-    kv = keys[0].shape[0]
-    queries = q.float().view(kv, -1, q.shape[2]) * q.shape[2] ** -0.5
-    scores = [torch.bmm(queries, part.transpose(1, 2)) for part in keys]
-    weight = torch.cat(scores, 2).softmax(2)
-    split = weight.split([part.shape[1] for part in keys], 2)
-    mixed = torch.bmm(split[0], values[0]) + torch.bmm(split[1], values[1])
-    return mixed.view(q.shape)
+def _lone_layer(
+    mtp: MtpParams,
+    x: Float[Tensor, "1 d"],
+    keys: Float[Tensor, "kv n k"],
+    values: Float[Tensor, "kv n k"],
+    by: Rotation,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    layer, mixer = mtp.layer, _attention(mtp)
+    packed = lone_product(rms_norm(x, layer.mixer_gain, eps), mixer.in_proj)
+    q, k, v, gate = split_rows(mixer, packed, by, eps)
+    keys = torch.cat([keys, k.transpose(0, 1)], 1)
+    values = torch.cat([values, v.transpose(0, 1)], 1)
+    grouped = q.view(1, keys.shape[0], -1, q.shape[2])
+    mixed = F.scaled_dot_product_attention(grouped, keys[None], values[None])
+    x = x + lone_product(mixed.view(gate.shape) * gate.sigmoid(), mixer.out)
+    normed = rms_norm(x, layer.mlp_gain, eps)
+    gate, up = lone_product(normed, layer.mlp.gate_up).chunk(2, -1)
+    return x + lone_product(F.silu(gate) * up, layer.mlp.down), keys, values
 
 
 def _pair(
@@ -109,7 +101,7 @@ def _pair(
     mtp: MtpParams,
     hidden: Float[Tensor, "r d"],
     tokens: Int[Tensor, " r"],
-    product: Product = product,
+    product: Callable[[Tensor, Tensor], Tensor] = product,
 ) -> Float[Tensor, "r d"]:
     eps = params.config.eps
     embedding = rms_norm(F.embedding(tokens, params.embed), mtp.embedding_gain, eps)

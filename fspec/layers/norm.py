@@ -3,7 +3,6 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def rms_norm(
@@ -14,7 +13,11 @@ def rms_norm(
     `gain` is the effective gain: `1 + w` for the zero-centred norms of the checkpoint;
     one for all rows, or one for each head.
     """
-    return (F.rms_norm(x.float(), x.shape[-1:], None, eps) * gain).to(x.dtype)
+    if x.dtype != torch.float32:
+        return rms_norm(x.float(), gain, eps).to(x.dtype)
+    if gain.dim() == 1:
+        return torch.rms_norm(x, gain.shape, gain, eps)
+    return torch.rms_norm(x, x.shape[-1:], None, eps) * gain
 
 
 def l2_norm(x: Float[Tensor, "*r k"]) -> Float[Tensor, "*r k"]:

@@ -25,7 +25,7 @@ def model(dtype: str) -> fspec.TargetParams:
 def prompts() -> list[list[int]]:
     """Token ids of the 29 held-out prompts."""
     tokenizer = fspec.load_tokenizer(fspec.embedded_path())
-    lines = (DATA / "eval_prompts.jsonl").read_text().splitlines()
+    lines = (fspec.embedded_path().parent / "eval_prompts.jsonl").read_text().splitlines()
     return [tokenizer.encode(json.loads(line)["prompt"]) for line in lines]
 
 

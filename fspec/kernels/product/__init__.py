@@ -1,5 +1,5 @@
 """Dense product `y = x w`, equal bit for bit for any number of rows."""
 
-from fspec.kernels.product.vector import ROWS, Product, lone_product, product
+from fspec.kernels.product.vector import ROWS, lone_product, product
 
-__all__ = ["ROWS", "Product", "lone_product", "product"]
+__all__ = ["ROWS", "lone_product", "product"]

@@ -1,14 +1,11 @@
 """The CPU product: the library's, always on groups of exactly eight rows."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
-
-Product = Callable[[Tensor, Tensor], Tensor]
 
 ROWS = 8
 PARTS = 4
@@ -28,24 +25,28 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "
         x: `r` rows of any dtype that `w` has.
         w: the weight, `[in, out]`; columns may be a slice of a wider one.
     """
-    rows, outputs = x.shape[0], w.shape[1]
+    if x.dtype != torch.float32:
+        return product(x.float(), w.float()).to(x.dtype)
+    rows, inner = x.shape
+    outputs = w.shape[1]
     if rows % ROWS:
         x = F.pad(x, (0, 0, 0, -rows % ROWS))
     if outputs < NARROW:
         w = F.pad(w, (0, NARROW - outputs))
+    parts = math.gcd(inner, PARTS)
+    terms = w.view(parts, inner // parts, -1)
     if rows <= ROWS:
-        y = _group(x, w)
+        y = _group(x, terms)
     else:
-        y = torch.cat([_group(group, w) for group in x.split(ROWS)])
+        y = torch.cat([_group(group, terms) for group in x.split(ROWS)])
     return y if y.shape == (rows, outputs) else y[:rows, :outputs]
 
 
-def _group(x: Float[Tensor, "8 i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "8 o"]:
-    inner = x.shape[1]
-    parts = math.gcd(inner, PARTS)
-    split = x.reshape(ROWS, parts, inner // parts).transpose(0, 1)
-    terms = w.view(parts, inner // parts, -1)
-    return torch.bmm(split.float(), terms.float()).sum(0).to(x.dtype)
+def _group(
+    x: Float[Tensor, "8 i"], terms: Float[Tensor, "p j o"]
+) -> Float[Tensor, "8 o"]:
+    parts, each, _ = terms.shape
+    return torch.bmm(x.reshape(ROWS, parts, each).transpose(0, 1), terms).sum(0)
 
 
 def lone_product(
@@ -56,4 +57,6 @@ def lone_product(
     A vector-matrix product of its own bits, several times faster than a group of
     eight. Rows of the target never take it.
     """
-    return (x.float() @ w.float()).to(x.dtype)
+    if x.dtype != torch.float32:
+        return (x.float() @ w.float()).to(x.dtype)
+    return x @ w
