@@ -57,7 +57,7 @@ def bench_app(versions: Callable[[], Mapping[str, str]]) -> typer.Typer:
     def cpu(
         runs: Annotated[int, typer.Option(min=1, help="Interleaved runs.")] = 5,
         prompts: Annotated[int, typer.Option(min=1, max=29, help="How many.")] = 5,
-        max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
+        max_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 128,
         width: Annotated[
             int, typer.Option(min=1, max=MAX_WIDTH, help="Drafts a cycle.")
         ] = 7,
