@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fspec.algorithms.commit import append_known_
-from fspec.errors import ShapeError
+from fspec.errors import ShapeError, UnsupportedError
 from fspec.kernels.delta import CHUNK
 from fspec.layers.decoder import Batch, TargetParams, head, trunk
 from fspec.state.target import TargetState, lengths, widest
@@ -115,7 +115,13 @@ def _check(
     params: TargetParams, state: TargetState, block: Block, taps: tuple[int, ...]
 ) -> list[int]:
     b, t = block.tokens.shape
-    counts = block.counts.tolist()
+    try:
+        counts = block.counts.tolist()
+    except RuntimeError as error:
+        raise UnsupportedError(
+            "counts without values were given, as under torch.vmap, which would change "
+            "the shapes of products and so their bits; use the batch axis instead"
+        ) from error
     if b != state.index.shape[0] or len(counts) != b:
         raise ShapeError(
             f"tokens of {b} requests and {len(counts)} counts were given to a state "

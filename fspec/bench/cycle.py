@@ -28,11 +28,7 @@ WARM = 2  # cycles before the first that counts
 # a folder of fspec, or a function in a file of it; none calls one of another part
 PARTS = {
     "products": ("kernels/product/",),
-    "attention": (
-        "kernels/attention/",
-        "state/pages.py:gather_rows",
-        "layers/mtp.py:_attend_lone",
-    ),
+    "attention": ("kernels/attention/", "state/pages.py:gather_rows"),
     "delta_rule": ("kernels/delta/", "layers/deltanet.py:delta_scan"),
 }
 

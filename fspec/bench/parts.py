@@ -15,7 +15,7 @@ from fspec.load import build_target
 
 
 def step_weights(params: TargetParams) -> list[Tensor]:
-    """List the weights `[out, in]` of a step of the target, in order, the head last."""
+    """List the weights `[in, out]` of a step of the target, in order, the head last."""
     weights = []
     for layer in params.layers:
         feed = layer.mlp
@@ -31,7 +31,7 @@ def shrunken(params: TargetParams) -> TargetParams:
     """
     config = replace(
         params.config,
-        **dict.fromkeys(("hidden", "intermediate", "head_dim"), 8),
+        **dict.fromkeys(("hidden", "intermediate", "head_dim"), 16),
         **dict.fromkeys(("key_dim", "value_dim"), 8),
         **dict.fromkeys(("heads", "value_heads"), 4),
         **dict.fromkeys(("kv_heads", "key_heads"), 2),

@@ -191,7 +191,7 @@ def _rows_line(rows: RowPrice) -> Text:
     return Text(
         f"the price of 8-row groups: a step's products ({megabytes:.1f} MB of weights) "
         f"take {_range(rows.eight, 2, 1e3)} ms for one row as eight, "
-        f"{_range(rows.lone, 2, 1e3)} ms by F.linear on one row: "
+        f"{_range(rows.lone, 2, 1e3)} ms for one row alone: "
         f"{_range(rows.price, 2)} times\n"
     )
 

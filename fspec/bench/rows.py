@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fspec.bench.parts import step_weights
 from fspec.bench.stats import Spread, ratios, spread
-from fspec.kernels.product import product
+from fspec.kernels.product import lone_product, product
 from fspec.layers.decoder import TargetParams
 
 
@@ -32,7 +31,7 @@ def measure_rows(params: TargetParams, runs: int) -> RowPrice:
     """Time the products of a one-token step both ways, interleaved."""
     weights = step_weights(params)
     pairs = [
-        (_seconds(weights, product), _seconds(weights, F.linear))
+        (_seconds(weights, product), _seconds(weights, lone_product))
         for _ in range(runs + 1)
     ][1:]
     eight, alone = zip(*pairs, strict=True)
@@ -43,7 +42,7 @@ def measure_rows(params: TargetParams, runs: int) -> RowPrice:
 def _seconds(
     weights: list[Tensor], multiply: Callable[[Tensor, Tensor], Tensor]
 ) -> float:
-    rows = [w.new_full((1, w.shape[1]), 0.01) for w in weights]
+    rows = [w.new_full((1, w.shape[0]), 0.01) for w in weights]
     begin = time.perf_counter()
     for x, weight in zip(rows, weights, strict=True):
         multiply(x, weight)
