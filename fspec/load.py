@@ -79,9 +79,12 @@ def build_target(
 
     mtp = None
     if "mtp.fc.weight" in tensors:
-        gains = (gain(f"mtp.pre_fc_norm_{x}") for x in ("embedding", "hidden"))
         mtp = MtpParams(
-            weight("mtp.fc"), *gains, layer("mtp.layers.0"), gain("mtp.norm")
+            weight("mtp.fc"),
+            gain("mtp.pre_fc_norm_embedding"),
+            gain("mtp.pre_fc_norm_hidden"),
+            layer("mtp.layers.0"),
+            gain("mtp.norm"),
         )
     embed = tensors["embed_tokens.weight"].to(dtype, copy=True)
     return TargetParams(

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 import fspec
+from fspec.layers.attention import AttentionParams, attention_rows, key_value_rows
+from fspec.layers.rope import rotation
+from fspec.state import pool as pool_module
 from fspec.types import Block, Committed
 from tests.laws.systems import poisoned, system
 
@@ -82,7 +85,7 @@ def test_a_new_request_in_a_used_slot_is_a_fresh_one(toy):
         params, drafters, batch=1, capacity=60, width=3, page_size=16, seed=3
     )
     for prompt in (1, 2, 3, 16, 17):
-        slot = int(states[0].index[0])
+        slot = int(states[0].slots[0])
         pool, states = fspec.release(pool, states, slot)
         pool, states = fspec.reserve(pool, states, slot, 40)
         tokens = torch.tensor([streams[1][:prompt]])
@@ -105,13 +108,13 @@ def test_a_new_request_in_a_used_slot_is_a_fresh_one(toy):
 def test_pool_counts_references():
     pool = fspec.page_pool(3)
     with pytest.raises(fspec.CapacityError, match="4 pages were asked for"):
-        fspec.state.pool.take_pages(pool, 4)
-    taken, pages = fspec.state.pool.take_pages(pool, 2)
+        pool_module.take_pages(pool, 4)
+    taken, pages = pool_module.take_pages(pool, 2)
     assert pool.references.tolist() == [0, 0, 0]
     assert taken.references.tolist() == [1, 1, 0]
-    freed = fspec.state.pool.release_pages(taken, pages)
+    freed = pool_module.release_pages(taken, pages)
     with pytest.raises(fspec.CapacityError, match="some are free"):
-        fspec.state.pool.release_pages(freed, pages)
+        pool_module.release_pages(freed, pages)
 
 
 def test_drafters_without_their_weights_are_refused(toy):
@@ -140,10 +143,9 @@ def test_drafts_stop_at_the_context_limit(toy, width: int):
 def test_mtp_reads_the_targets_rotation_far_out():
     # BR-140: a head with a trunk layer's weights gives that layer's K/V at any place
     params, _ = system(5, FP32)
-    from fspec.layers.attention import attention_rows, key_value_rows
-    from fspec.layers.rope import rotation
-
+    assert params.mtp is not None
     mixer = params.mtp.layer.mixer
+    assert isinstance(mixer, AttentionParams)
     x = torch.randn(3, params.config.hidden)
     at = torch.tensor([0, 4095, 300_000])
     by = rotation(params.inv_freq, params.config.rope.attention_factor, at)

@@ -68,6 +68,9 @@ def greedy(
         like: a tensor of the device to use; the CPU where it is None.
     """
     device = None if like is None else like.device
-    fill = (torch.full((batch,), n, device=device) for n in (width, max_tokens, room))
+
+    def each(number: int) -> Tensor:
+        return torch.full((batch,), number, device=device)
+
     stops = torch.tensor(stop_ids or (-1,), device=device).expand(batch, -1)
-    return SamplingState(*fill, stops)
+    return SamplingState(each(width), each(max_tokens), each(room), stops)

@@ -10,7 +10,7 @@ from fspec.layers.decoder import Batch, TargetParams, Trunk
 from fspec.state.deltanet import append_rows_
 from fspec.state.pages import check_reserved, write_rows_
 from fspec.state.target import TargetState, lengths
-from fspec.state.tree import copy
+from fspec.state.tree import copy, host
 from fspec.types import Verdict
 
 
@@ -46,7 +46,7 @@ def commit_(
     rows: Int[Tensor, " b"],
 ) -> TargetState:
     """Do as `commit` in the memory of `state`, which the caller owns."""
-    counts, wanted = verdict.block.counts.tolist(), rows.tolist()
+    counts, wanted = host(verdict.block.counts), host(rows)
     if len(wanted) != len(counts) or not all(
         0 <= r <= c for r, c in zip(wanted, counts, strict=False)
     ):
@@ -54,11 +54,11 @@ def commit_(
             f"commit of {wanted} rows was asked of blocks of {counts} rows; "
             "each must be between 0 and its block's rows"
         )
-    recent = state.recent[state.index]
-    edges = [keep // CHUNK * CHUNK for keep in recent[:, 0].tolist()]
-    batch = Batch(state.index.tolist(), lengths(state), wanted, edges)
+    recent = state.recent[state.slots]
+    edges = [keep // CHUNK * CHUNK for keep in host(recent[:, 0])]
+    batch = Batch(host(state.slots), lengths(state), wanted, edges)
     _append_(params, state, batch, verdict)
-    before = state.pages.length[state.index]
+    before = state.pages.length[state.slots]
     moved = torch.stack([before, recent[:, 0]], 1)
     recent = torch.where((rows > 0)[:, None], moved, recent)
     return _lengthen(state, before + rows, recent)
@@ -69,10 +69,10 @@ def append_known_(
 ) -> TargetState:
     """Append a trunk's rows as known tokens: folded to the end, never taken back."""
     _append_(params, state, batch, out)
-    counts = torch.tensor(batch.counts, device=state.index.device)
-    length = state.pages.length[state.index] + counts
+    counts = torch.tensor(batch.counts, device=state.slots.device)
+    length = state.pages.length[state.slots] + counts
     recent = torch.where(
-        (counts > 0)[:, None], length[:, None], state.recent[state.index]
+        (counts > 0)[:, None], length[:, None], state.recent[state.slots]
     )
     return _lengthen(state, length, recent)
 
@@ -91,7 +91,7 @@ def _append_(
 
 
 def _lengthen(state: TargetState, length: Tensor, recent: Tensor) -> TargetState:
-    at = (state.index,)
+    at = (state.slots,)
     return state._replace(
         pages=state.pages._replace(length=state.pages.length.index_put(at, length)),
         recent=state.recent.index_put(at, recent),

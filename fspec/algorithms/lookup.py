@@ -11,6 +11,7 @@ from fspec.algorithms.base import draft_widths, drafter
 from fspec.errors import CapacityError
 from fspec.state.protocol import canonical, copy_slot, cut, fork, put, reset
 from fspec.state.target import check_reach
+from fspec.state.tree import host
 from fspec.types import Committed, Drafter, Proposal, Room, SamplingState
 
 LONGEST = 4  # tokens of context that a match must share, longest first
@@ -21,7 +22,7 @@ class LookupState(NamedTuple):
 
     tokens: Tensor
     length: Tensor
-    index: Tensor
+    slots: Tensor
 
 
 def lookup(width: int = 7) -> Drafter:
@@ -48,17 +49,17 @@ def absorb_(params: Any, state: LookupState, committed: Committed) -> LookupStat
     Raises:
         CapacityError: they do not fit; nothing has been changed.
     """
-    before = state.length[state.index]
+    before = state.length[state.slots]
     after = before + committed.rows
     if int(after.max()) > state.tokens.shape[1]:
         raise CapacityError(
             f"{int(after.max())} tokens do not fit into a lookup state of "
             f"{state.tokens.shape[1]}; make it with more pages per slot"
         )
-    lists = (x.tolist() for x in (state.index, before, committed.rows))
+    lists = (host(x) for x in (state.slots, before, committed.rows))
     for i, (slot, length, r) in enumerate(zip(*lists, strict=True)):
         state.tokens[slot, length : length + r] = committed.tokens[i, :r]
-    return state._replace(length=state.length.index_put((state.index,), after))
+    return state._replace(length=state.length.index_put((state.slots,), after))
 
 
 def propose(
@@ -73,10 +74,10 @@ def propose(
     Matches of `LONGEST` tokens, the boundary included, are tried first, then shorter
     ones; without any match a request gets no drafts.
     """
-    limits = draft_widths(sampling, width).tolist()
+    limits = host(draft_widths(sampling, width))
     tokens = boundary.new_zeros(len(boundary), width)
     widths = boundary.new_zeros(len(boundary))
-    lists = state.index.tolist(), state.length[state.index].tolist()
+    lists = host(state.slots), host(state.length[state.slots])
     for i, (slot, length) in enumerate(zip(*lists, strict=True)):
         history = torch.cat([state.tokens[slot, :length], boundary[i : i + 1]])
         found = _continuation(history, limits[i])
@@ -98,8 +99,8 @@ def _continuation(history: Int[Tensor, " l"], width: int) -> Int[Tensor, " m"]:
 
 @cut.register
 def _(state: LookupState, length: Tensor) -> LookupState:
-    check_reach(length, state.length[state.index], torch.zeros_like(length))
-    return state._replace(length=state.length.index_put((state.index,), length))
+    check_reach(length, state.length[state.slots], torch.zeros_like(length))
+    return state._replace(length=state.length.index_put((state.slots,), length))
 
 
 @fork.register
@@ -117,7 +118,7 @@ def _(state: LookupState, slot: int) -> LookupState:
 
 @canonical.register
 def _(state: LookupState, params: Any) -> tuple[Tensor, ...]:
-    lists = state.index.tolist(), state.length[state.index].tolist()
+    lists = host(state.slots), host(state.length[state.slots])
     return tuple(
         state.tokens[slot, :length] for slot, length in zip(*lists, strict=True)
     )

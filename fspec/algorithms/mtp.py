@@ -12,6 +12,7 @@ from fspec.layers.decoder import MtpParams, TargetParams
 from fspec.layers.mtp import mtp_chain, mtp_keys
 from fspec.state.mtp import MTPState
 from fspec.state.pages import check_reserved, gather_rows, kv_pages, write_rows_
+from fspec.state.tree import host
 from fspec.types import Committed, Drafter, Proposal, Room, SamplingState
 
 
@@ -54,8 +55,8 @@ def absorb_(params: TargetParams, state: MTPState, committed: Committed) -> MTPS
     Raises:
         CapacityError: pages are missing; nothing has been changed.
     """
-    slots, rows = state.index.tolist(), committed.rows.tolist()
-    lengths = state.length[state.index].tolist()
+    slots, rows = host(state.slots), host(committed.rows)
+    lengths = host(state.length[state.slots])
     for slot, length, r in zip(slots, lengths, rows, strict=True):
         check_reserved(state.pages, slot, max(length + r - 1, 0))
     keep = state.hidden.shape[1]
@@ -72,7 +73,7 @@ def absorb_(params: TargetParams, state: MTPState, committed: Committed) -> MTPS
             write_rows_(state.pages, slot, first, k[None], v[None])
         last = torch.arange(max(length, length + r - keep), length + r)
         state.hidden[slot, last % keep] = committed.hidden[i, last - length]
-    after = state.length[state.index] + committed.rows
+    after = state.length[state.slots] + committed.rows
     return _lengthen(state, after, committed.rows)
 
 
@@ -84,11 +85,11 @@ def propose(
     sampling: SamplingState,
 ) -> Proposal:
     """Draft after each boundary; a request without committed tokens gets none."""
-    lengths = state.length[state.index]
+    lengths = state.length[state.slots]
     widths = draft_widths(sampling, width) * (lengths > 0)
     keep = state.hidden.shape[1]
     tokens = boundary.new_zeros(len(boundary), width)
-    rows = zip(state.index.tolist(), lengths.tolist(), widths.tolist(), strict=True)
+    rows = zip(host(state.slots), host(lengths), host(widths), strict=True)
     for i, (slot, length, w) in enumerate(rows):
         if w == 0:
             continue
@@ -105,9 +106,9 @@ def propose(
 
 
 def _lengthen(state: MTPState, length: Tensor, rows: Tensor) -> MTPState:
-    at = (state.index,)
-    before = torch.stack([state.length[state.index], state.recent[state.index, 0]], 1)
-    recent = torch.where((rows > 0)[:, None], before, state.recent[state.index])
+    at = (state.slots,)
+    before = torch.stack([state.length[state.slots], state.recent[state.slots, 0]], 1)
+    recent = torch.where((rows > 0)[:, None], before, state.recent[state.slots])
     lengths = state.length.index_put(at, length)
     pages = state.pages._replace(length=(lengths - 1).clamp(min=0))
     return state._replace(

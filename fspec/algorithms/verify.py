@@ -5,11 +5,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fspec.algorithms.commit import append_known_
-from fspec.errors import ShapeError, UnsupportedError
+from fspec.errors import ShapeError
 from fspec.kernels.delta import CHUNK
 from fspec.layers.decoder import Batch, TargetParams, head, trunk
 from fspec.state.target import TargetState, lengths, widest
-from fspec.state.tree import copy
+from fspec.state.tree import copy, host
 from fspec.types import Block, Proposal, SamplingState, Verdict
 
 
@@ -51,8 +51,8 @@ def verify(
             f"{most} (width {most - 1}). Use fewer drafts or a state of a larger width"
         )
     # what the commit may fold: chunks that no later cut will reach
-    edges = [keep // CHUNK * CHUNK for keep in state.recent[state.index, 0].tolist()]
-    batch = Batch(state.index.tolist(), lengths(state), counts, edges)
+    edges = [keep // CHUNK * CHUNK for keep in host(state.recent[state.slots, 0])]
+    batch = Batch(host(state.slots), lengths(state), counts, edges)
     out = trunk(params, state, batch, block.tokens, taps)
     logits = head(params, out.hidden)
     # argmax returns the first of equal maxima: the lowest id
@@ -106,7 +106,7 @@ def extend_(
         (length + count) // CHUNK * CHUNK
         for length, count in zip(before, host_counts, strict=True)
     ]
-    batch = Batch(state.index.tolist(), before, host_counts, edges)
+    batch = Batch(host(state.slots), before, host_counts, edges)
     out = trunk(params, state, batch, tokens, taps)
     return append_known_(params, state, batch, out), out.hidden, out.features
 
@@ -115,17 +115,11 @@ def _check(
     params: TargetParams, state: TargetState, block: Block, taps: tuple[int, ...]
 ) -> list[int]:
     b, t = block.tokens.shape
-    try:
-        counts = block.counts.tolist()
-    except RuntimeError as error:
-        raise UnsupportedError(
-            "counts without values were given, as under torch.vmap, which would change "
-            "the shapes of products and so their bits; use the batch axis instead"
-        ) from error
-    if b != state.index.shape[0] or len(counts) != b:
+    counts = host(block.counts)
+    if b != state.slots.shape[0] or len(counts) != b:
         raise ShapeError(
             f"tokens of {b} requests and {len(counts)} counts were given to a state "
-            f"of {state.index.shape[0]} batch rows; the three must agree"
+            f"of {state.slots.shape[0]} batch rows; the three must agree"
         )
     if min(counts) < 0 or max(counts) > t:
         raise ShapeError(f"counts {counts} were given for rows of {t} tokens")

@@ -17,6 +17,7 @@ from fspec.state.mtp import MTPState
 from fspec.state.pages import KVPages, gather_rows
 from fspec.state.protocol import canonical
 from fspec.state.target import TargetState
+from fspec.state.tree import host
 
 
 class CanonicalTarget(NamedTuple):
@@ -41,8 +42,8 @@ class CanonicalMTP(NamedTuple):
 
 @canonical.register
 def _(state: TargetState, params: TargetParams) -> tuple[CanonicalTarget, ...]:
-    slots = state.index.tolist()
-    lengths = state.pages.length[state.index].tolist()
+    slots = host(state.slots)
+    lengths = host(state.pages.length[state.slots])
     return tuple(
         _request(params, state, slot, length)
         for slot, length in zip(slots, lengths, strict=True)
@@ -51,8 +52,8 @@ def _(state: TargetState, params: TargetParams) -> tuple[CanonicalTarget, ...]:
 
 @canonical.register
 def _(state: MTPState, params: TargetParams) -> tuple[CanonicalMTP, ...]:
-    out = []
-    for slot in state.index.tolist():
+    out: list[CanonicalMTP] = []
+    for slot in host(state.slots):
         length = int(state.length[slot])
         k, v = _rows(state.pages, slot, max(length - 1, 0))
         at = torch.arange(length)[-1:] % state.hidden.shape[1]

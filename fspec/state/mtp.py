@@ -18,20 +18,20 @@ class MTPState(NamedTuple):
         `n = 2 (width + 1) + 1` positions. The one at L − 1 waits for its token.
     length: int64 `[slot]`, L.
     recent: int64 `[slot, 2]`, as in the target's state.
-    index: int64 `[b]`, the slot of each batch row.
+    slots: int64 `[b]`, the slot of each batch row.
     """
 
     pages: KVPages
     hidden: Tensor
     length: Tensor
     recent: Tensor
-    index: Tensor
+    slots: Tensor
 
 
 @cut.register
 def _(state: MTPState, length: Tensor) -> MTPState:
-    check_reach(length, state.length[state.index], state.recent[state.index, 1])
-    lowered = state.length.index_put((state.index,), length)
+    check_reach(length, state.length[state.slots], state.recent[state.slots, 1])
+    lowered = state.length.index_put((state.slots,), length)
     rows = (lowered - 1).clamp(min=0)
     return state._replace(
         pages=state.pages._replace(length=rows),

@@ -4,7 +4,8 @@ Pages are reserved before a step, so a commit never allocates. A page that sever
 sequences share is copied before one of them may write into it.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Int
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from fspec.errors import CapacityError
 from fspec.state.pages import KVPages
 from fspec.state.protocol import fork, reset
+from fspec.state.tree import host
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ def release_pages(pool: PagePool, pages: Int[Tensor, " n"]) -> PagePool:
         CapacityError: a page is already free.
     """
     if bool((pool.references[pages] < 1).any()):
-        raise CapacityError(f"pages {pages.tolist()} were released; some are free")
+        raise CapacityError(f"pages {host(pages)} were released; some are free")
     references = pool.references.clone()
     references[pages] -= 1
     return PagePool(references)
@@ -83,9 +85,7 @@ def reserve(pool: PagePool, states: T, slot: int, end: int) -> tuple[PagePool, T
     """
     plan = _plan(pool, states, slot, end)
     if plan.old.numel():
-        states = _map_pages(
-            lambda pages: pages._replace(k=pages.k.clone(), v=pages.v.clone()), states
-        )
+        states = _map_pages(_fresh_arenas, states)
     return plan.pool, _apply_(plan, states, slot)
 
 
@@ -146,9 +146,13 @@ def _apply_(plan: _Plan, states: T, slot: int) -> T:
     return _map_pages(apply, states)
 
 
+def _fresh_arenas(pages: KVPages) -> KVPages:
+    return pages._replace(k=pages.k.clone(), v=pages.v.clone())
+
+
 def _nodes(states: Any) -> list[KVPages]:
-    leaves = pytree.tree_leaves(states, is_leaf=_is_pages)
-    return [leaf for leaf in leaves if _is_pages(leaf)]
+    found = pytree.tree_leaves(states, is_leaf=_is_pages)
+    return [node for node in found if isinstance(node, KVPages)]
 
 
 def _first(states: Any) -> KVPages:
@@ -159,7 +163,8 @@ def _is_pages(node: Any) -> bool:
     return isinstance(node, KVPages)
 
 
-def _map_pages(f: Any, states: T) -> T:
-    return pytree.tree_map(
-        lambda node: f(node) if _is_pages(node) else node, states, is_leaf=_is_pages
-    )
+def _map_pages(f: Callable[[KVPages], KVPages], states: T) -> T:
+    def apply(node: Any) -> Any:
+        return f(node) if isinstance(node, KVPages) else node
+
+    return cast(T, pytree.tree_map(apply, states, is_leaf=_is_pages))

@@ -64,29 +64,31 @@ def _unknown(state: Any, what: str) -> UnsupportedError:
     )
 
 
+# a plain tuple of states, such as (target, drafter): each by its own way
+
+
 @cut.register
-def _(state: tuple, length: Tensor) -> tuple:
+def _(state: tuple, length: Tensor) -> Any:  # pyright: ignore
     return _each(state, cut, length)
 
 
 @fork.register
-def _(state: tuple, source: int, target: int) -> tuple:
+def _(state: tuple, source: int, target: int) -> Any:  # pyright: ignore
     return _each(state, fork, source, target)
 
 
 @reset.register
-def _(state: tuple, slot: int) -> tuple:
+def _(state: tuple, slot: int) -> Any:  # pyright: ignore
     return _each(state, reset, slot)
 
 
 @canonical.register
-def _(state: tuple, params: Any) -> tuple:
+def _(state: tuple, params: Any) -> Any:  # pyright: ignore
     return _each(state, canonical, params)
 
 
-def _each(state: tuple, f: Any, *args: Any) -> tuple:
-    # a plain tuple of states, such as (target, drafter); an unregistered record is not
-    if hasattr(state, "_fields"):
+def _each(state: Any, f: Any, *args: Any) -> tuple[Any, ...]:
+    if hasattr(state, "_fields"):  # a record whose type has not registered
         raise _unknown(state, f.__name__)
     return tuple(f(part, *args) for part in state)
 

@@ -10,6 +10,7 @@ from fspec.errors import ShapeError, StateError
 from fspec.state.deltanet import DeltaNetState, delta_state
 from fspec.state.pages import KVPages, kv_pages
 from fspec.state.protocol import copy_slot, cut, fork, put, reset
+from fspec.state.tree import host
 
 
 class TargetState(NamedTuple):
@@ -17,13 +18,13 @@ class TargetState(NamedTuple):
 
     recent: int64 `[slot, 2]`, the lengths before the last commit and before the one
         before it. A cut may reach the latter.
-    index: int64 `[b]`, the slot of each batch row.
+    slots: int64 `[b]`, the slot of each batch row.
     """
 
     pages: KVPages
     delta: DeltaNetState
     recent: Tensor
-    index: Tensor
+    slots: Tensor
 
 
 def target_state(
@@ -66,7 +67,7 @@ def target_state(
 
 def lengths(state: TargetState) -> list[int]:
     """Committed tokens of each batch row, on the host."""
-    return state.pages.length[state.index].tolist()
+    return host(state.pages.length[state.slots])
 
 
 def widest(state: TargetState, taps: int, chunk: int) -> int:
@@ -76,9 +77,9 @@ def widest(state: TargetState, taps: int, chunk: int) -> int:
 
 @cut.register
 def _(state: TargetState, length: Tensor) -> TargetState:
-    now = state.pages.length[state.index]
-    check_reach(length, now, state.recent[state.index, 1])
-    lowered = state.pages.length.index_put((state.index,), length)
+    now = state.pages.length[state.slots]
+    check_reach(length, now, state.recent[state.slots, 1])
+    lowered = state.pages.length.index_put((state.slots,), length)
     return state._replace(
         pages=state.pages._replace(length=lowered),
         recent=torch.minimum(state.recent, lowered[:, None]),
@@ -93,8 +94,8 @@ def check_reach(length: Tensor, now: Tensor, reach: Tensor) -> None:
     """
     if length.shape != now.shape or bool(((length > now) | (length < reach)).any()):
         raise StateError(
-            f"cut to {length.tolist()} was asked of rows with {now.tolist()} committed "
-            f"tokens; a cut reaches back two commits, here to {reach.tolist()}. Run "
+            f"cut to {host(length)} was asked of rows with {host(now)} committed "
+            f"tokens; a cut reaches back two commits, here to {host(reach)}. Run "
             "the tokens again from an earlier state instead"
         )
 

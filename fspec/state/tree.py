@@ -7,14 +7,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fspec.errors import StateError
+from fspec.errors import StateError, UnsupportedError
 
 T = TypeVar("T")
 
 
-def leaves(tree: Any) -> list[Any]:
-    """List the leaves of a pytree of tensors, in order."""
-    return pytree.tree_leaves(tree)
+def host(x: Tensor) -> list[int]:
+    """Values of an integer vector, on the host.
+
+    Raises:
+        UnsupportedError: it has none, as under `torch.vmap`.
+    """
+    try:
+        return cast(Any, x).tolist()
+    except RuntimeError as error:
+        raise UnsupportedError(
+            "a vector without values was given, as under torch.vmap, which would "
+            "change the shapes of products and so bits; use the batch axis instead"
+        ) from error
 
 
 def map_tensors(f: Callable[[Tensor], Tensor], tree: T) -> T:
@@ -39,7 +49,7 @@ def _same(a: Any, b: Any) -> bool:
         return bool(a == b)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    raw = (x.contiguous().flatten().view(torch.uint8) for x in (a, b))
+    raw = (x.reshape(-1).clone().view(torch.uint8) for x in (a, b))
     return torch.equal(*raw)
 
 

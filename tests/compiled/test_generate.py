@@ -1,5 +1,7 @@
 """`generate` as users call it, without the hook that would check types first."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,7 +18,8 @@ def test_generate_names_what_is_wrong(toy):
     # BR-122: ids at and past both ends of the vocabulary, and what is no integer
     vocab = toy.params.config.vocab
     call = {"drafter": fspec.none(), "max_tokens": 2}
-    for bad in (-1, vocab, 2**31, 2**63, 1.5, True, [1]):
+    wrong: list[Any] = [-1, vocab, 2**31, 2**63, 1.5, True, [1]]
+    for bad in wrong:
         with pytest.raises(fspec.RequestError, match="ids are integers"):
             fspec.generate(toy.params, [1, bad], **call)
     assert fspec.generate(toy.params, [vocab - 1], **call).token_ids

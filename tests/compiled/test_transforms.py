@@ -46,7 +46,8 @@ def test_accept_compiles_whole():
     block = Block(torch.tensor([[1, 5, 6], [1, 7, 7]]), torch.tensor([3, 2]))
     choice = torch.tensor([[5, 6, 9], [8, 7, 7]])
     nothing = torch.zeros(0)
-    verdict = fspec.Verdict(block, nothing, choice, *(nothing,) * 5, [])
+    rest = (nothing, nothing, nothing, nothing, nothing)
+    verdict = fspec.Verdict(block, nothing, choice, *rest, [])
     sampling = fspec.greedy(2, width=2, max_tokens=9, room=9, stop_ids=(6,))
     compiled = torch.compile(fspec.accept, fullgraph=True, backend="eager")
     assert fspec.equal(compiled(verdict, sampling), fspec.accept(verdict, sampling))
@@ -63,16 +64,18 @@ def test_gradients_go_through_the_mtp_chain():
         chain = mtp_chain(params, mtp, keys, keys, hidden, boundary, 3)
         return torch.nn.functional.cross_entropy(chain.logits, target)
 
-    gradient = torch.func.grad(loss)(params.mtp)
+    mtp = params.mtp
+    assert mtp is not None
+    gradient = torch.func.grad(loss)(mtp)
     mixer = gradient.layer.mixer
     assert isinstance(mixer, AttentionParams)
     for leaf in (gradient.fc, gradient.gain, mixer.in_proj, gradient.layer.mlp.down):
         assert bool(leaf.isfinite().all())
         assert float(leaf.abs().max()) > 0
     # one entry against a difference quotient
-    step = torch.zeros_like(params.mtp.fc)
+    step = torch.zeros_like(mtp.fc)
     step[2, 3] = 1e-2
-    up, down = (loss(params.mtp._replace(fc=params.mtp.fc + s)) for s in (step, -step))
+    up, down = (loss(mtp._replace(fc=mtp.fc + s)) for s in (step, -step))
     torch.testing.assert_close(
         gradient.fc[2, 3], (up - down) / 2e-2, rtol=2e-2, atol=1e-4
     )

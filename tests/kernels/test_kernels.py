@@ -32,13 +32,13 @@ def test_product(rows: int, inner: int, outer: int, dtype: torch.dtype):
     x, w = random(rows, inner).to(dtype), random(inner, outer, seed=1).to(dtype)
     found = product.product(x, w)
     wanted = product_reference.product(x, w)
-    rough = {"rtol": 1e-5 if dtype == torch.float32 else 1e-2, "atol": 1e-5}
-    torch.testing.assert_close(found, wanted, **rough)
+    rtol = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(found, wanted, rtol=rtol, atol=1e-5)
     for row in range(rows):
         one = x[row : row + 1]
         assert torch.equal(product.product(one, w)[0], found[row])
         torch.testing.assert_close(
-            product.lone_product(one, w)[0], wanted[row], **rough
+            product.lone_product(one, w)[0], wanted[row], rtol=rtol, atol=1e-5
         )
 
 
@@ -126,4 +126,5 @@ def test_delta_writes_key_by_value():
         torch.cat([x, torch.zeros(15, *x.shape[1:])])
         for x in (one[:, :, 0], one[:, :, 0], one[:, :, 5], row, 0 * row)
     ]
-    assert delta.scan(s, *parts, 16)[1][0].nonzero().tolist() == [[0, 5]]
+    _, after = delta.scan(s, *parts, fold=16)  # pyright: ignore
+    assert after[0].nonzero().tolist() == [[0, 5]]

@@ -91,7 +91,7 @@ def _run(
         database=None,
         derandomize=seed is None,
         phases=[p for p in phases if p is not Phase.explain],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         report_multiple_bugs=False,
         print_blob=False,
     )

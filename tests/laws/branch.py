@@ -44,7 +44,7 @@ def check(data: st.DataObject, dtype: torch.dtype) -> None:
     pool, both = fspec.branch(pool, states, slots[0], slots[1])
     for slot in slots:
         pool, both = fspec.reserve_(pool, both, slot, count + width + 1)
-    both = tuple(x._replace(index=torch.tensor(slots)) for x in both)
+    both = tuple(x._replace(slots=torch.tensor(slots)) for x in both)
     require(
         fspec.equal(fspec.canonical(both, params)[0][1], parent[0][0]), "the branch"
     )
@@ -61,9 +61,9 @@ def check(data: st.DataObject, dtype: torch.dtype) -> None:
 
 def _lone(params, drafters, pool, states, tokens: list[int]):
     # one request with a prompt; the other slot's pages go back to the pool
-    slots = states[0].index.tolist()
+    slots = states[0].slots.tolist()
     pool, states = fspec.release(pool, states, slots[1])
-    states = tuple(x._replace(index=torch.tensor(slots[:1])) for x in states)
+    states = tuple(x._replace(slots=torch.tensor(slots[:1])) for x in states)
     known = torch.tensor([tokens])
     target, hidden, features = fspec.extend(params, states[0], known)
     committed = Committed(known, hidden, features, torch.tensor([len(tokens)]))

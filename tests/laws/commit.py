@@ -72,8 +72,8 @@ def _two_cycles(params, drafters, states, data: st.DataObject, width: int):
         target = fspec.commit(params, states[0], verdict, rows)
         states = target, *_absorb(params, drafters, states[1:], committed)
     back = data.draw(st.integers(0, 2 * width + 2), "cut")
-    reach = int(states[0].recent[states[0].index, 1])
-    length = states[0].pages.length[states[0].index]
+    reach = int(states[0].recent[states[0].slots, 1])
+    length = states[0].pages.length[states[0].slots]
     return fspec.cut(states, (length - back).clamp(min=reach))
 
 

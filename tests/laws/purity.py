@@ -86,7 +86,7 @@ def _read_only(params, drafter: fspec.Drafter, state: fspec.DecodeState) -> None
     fspec.extend(params, target, block.tokens)
     fspec.commit_sampling(sampling, acceptance)
     fspec.canonical(target, params)
-    length = target.pages.length[target.index]
+    length = target.pages.length[target.slots]
     fspec.cut(target, length)
 
 

@@ -57,10 +57,10 @@ def reference(variant: int, stream: int, dtype: torch.dtype) -> Rows:
         verdicts.append(fspec.verify(params, state, block, taps))
         state = fspec.commit(params, state, verdicts[-1], one)
     across = ("logits", "hidden", "features")
-    rows = (torch.cat([getattr(x, f) for x in verdicts], 1)[0] for f in across)
-    layered = (torch.cat([getattr(x, f) for x in verdicts], 2)[:, 0] for f in "kv")
-    raw = torch.cat([x.raw for x in verdicts], 2)[:, 0]
-    return Rows(*rows, *layered, raw, s)
+    rows = {f: torch.cat([getattr(x, f) for x in verdicts], 1)[0] for f in across}
+    layered = ("k", "v", "raw")
+    rows |= {f: torch.cat([getattr(x, f) for x in verdicts], 2)[:, 0] for f in layered}
+    return Rows(**rows, s=s)
 
 
 def check(data: st.DataObject, dtype: torch.dtype) -> None:
@@ -103,7 +103,7 @@ def check(data: st.DataObject, dtype: torch.dtype) -> None:
             old = lengths[i], reach[i][0]
             lengths[i] += r
             if r:
-                reach[i] = (lengths[i],) * 2 if turn == "extend" else old
+                reach[i] = (lengths[i], lengths[i]) if turn == "extend" else old
     _compare_state(params, state, variant, dtype, chosen, lengths)
     require(canaries_live((state,)), "a canary page was written")
 

@@ -15,17 +15,17 @@ class ScriptState(NamedTuple):
     """Committed tokens of each slot; the script goes by them alone."""
 
     length: Tensor
-    index: Tensor
+    slots: Tensor
 
 
 @cut.register
 def _(state: ScriptState, length: Tensor) -> ScriptState:
-    return state._replace(length=state.length.index_put((state.index,), length))
+    return state._replace(length=state.length.index_put((state.slots,), length))
 
 
 @canonical.register
 def _(state: ScriptState, params: Any) -> tuple[int, ...]:
-    return tuple(state.length[state.index].tolist())
+    return tuple(state.length[state.slots].tolist())
 
 
 def scripted(
@@ -41,14 +41,14 @@ def scripted(
         return ScriptState(index * 0, index)
 
     def absorb_(params: Any, state: ScriptState, committed: Committed) -> ScriptState:
-        after = state.length[state.index] + committed.rows
-        return state._replace(length=state.length.index_put((state.index,), after))
+        after = state.length[state.slots] + committed.rows
+        return state._replace(length=state.length.index_put((state.slots,), after))
 
     def propose(
         params: Any, state: ScriptState, boundary: Tensor, sampling: SamplingState
     ) -> Proposal:
         rows = []
-        for row, length in enumerate(state.length[state.index].tolist()):
+        for row, length in enumerate(state.length[state.slots].tolist()):
             right = truth[row][length + 1 : length + 1 + width]
             right += [0] * (width - len(right))
             keep = pattern[length % len(pattern)]

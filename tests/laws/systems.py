@@ -107,7 +107,7 @@ def _poison(state, config: TargetConfig, index: Tensor, tables: Tensor):
         state.delta.rows[:, idle] = torch.nan
     if isinstance(state, MTPState):
         state = state._replace(hidden=torch.full_like(state.hidden, torch.nan))
-    return state._replace(index=index) if hasattr(state, "index") else state
+    return state._replace(slots=index) if hasattr(state, "slots") else state
 
 
 def _poison_pages(pages: KVPages, tables: Tensor) -> KVPages:

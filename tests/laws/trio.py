@@ -61,6 +61,7 @@ def _one_at_a_time(params: fspec.TargetParams, ids: list[int]):
     one = torch.tensor([1])
     capacity = len(ids) + NEW_TOKENS
     state = fspec.init_target(params, capacity=capacity, width=0)
+    hidden = params.embed[:0]
     for part in torch.tensor([ids]).split(100, 1):
         state, hidden, _ = fspec.extend(params, state, part)
     tokens = [int(fspec.head(params, hidden[:, -1]).argmax())]
