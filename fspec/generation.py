@@ -147,7 +147,13 @@ def _prefill(
 def _cut_back(state: DecodeState, ids: list[int], prompt: int) -> DecodeState:
     """Lower the lengths to all tokens but the last kept one, which is the boundary."""
     length = state.boundary.new_tensor([prompt + len(ids) - 1])
+    dropped = state.target.pages.length - length
+    sampling = state.sampling
+    sampling = sampling._replace(
+        remaining=sampling.remaining + dropped, room=sampling.room + dropped
+    )
     return state._replace(
+        sampling=sampling,
         target=cut(state.target, length),
         drafter=cut(state.drafter, length),
         boundary=state.boundary.new_tensor([ids[-1]]),
@@ -171,8 +177,8 @@ def _check(
             raise RequestError(
                 f"{name} id {bad[0]!r} was given; ids are integers 0…{vocab - 1}"
             )
-    if max_tokens < 1:
-        raise RequestError(f"max_tokens {max_tokens} was given; it must be at least 1")
+    if type(max_tokens) is not int or max_tokens < 1:
+        raise RequestError(f"max_tokens {max_tokens!r} was given; 1 or more is needed")
     if len(prompt) + max_tokens > limit:
         raise RequestError(
             f"{len(prompt)} prompt tokens and {max_tokens} new ones were asked for; "

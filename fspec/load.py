@@ -55,6 +55,11 @@ def build_target(
         tensors: by canonical name, without `model.`; not aliased by the result.
         dtype: as in `load_target`.
     """
+    if not config.full_layers or not config.delta_layers:
+        raise UnsupportedError(
+            f"layer kinds {config.layer_kinds} were given; fspec runs hybrids, with at "
+            "least one full-attention and one linear-attention layer"
+        )
 
     def weight(*names: str) -> Tensor:
         parts = [tensors[f"{name}.weight"].to(dtype) for name in names]

@@ -136,6 +136,8 @@ def check_stops(stops: Sequence[str]) -> tuple[str, ...]:
     Raises:
         RequestError: one is empty, or is not valid Unicode.
     """
+    if isinstance(stops, str):
+        raise RequestError("stop is one string; give a list of strings")
     for i, stop in enumerate(stops):
         if not stop:
             raise RequestError(f"stop string {i} is empty")

@@ -42,6 +42,8 @@ class Verdict(NamedTuple):
     features: `[b, t, taps * d]`.
     k, v, raw: rows that a commit would append, `[layer, b, t, …]`.
     s: `s[delta layer][request]`, the delta state that a commit would fold to.
+    base: int64 `[b, 3]`, slot, length and earlier length of each request's state: a
+        commit to another state is refused.
     """
 
     block: Block
@@ -53,6 +55,7 @@ class Verdict(NamedTuple):
     v: Tensor
     raw: Tensor
     s: list[list[Tensor]]
+    base: Tensor
 
 
 class SamplingState(NamedTuple):
@@ -78,7 +81,7 @@ class Acceptance(NamedTuple):
         -1 behind them.
     rows: int64 `[b]`, block rows to commit; as many as there are new tokens.
     boundary: int64 `[b]`, the last new token; the old boundary where there is none.
-    finished: bool `[b]`.
+    finished: bool `[b]`, ended now or inactive before.
     """
 
     accepted: Tensor

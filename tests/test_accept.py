@@ -16,7 +16,7 @@ def verdict(
     block = Block(torch.tensor(blocks), torch.tensor(counts))
     choice = torch.tensor(choices)
     return Verdict(
-        block, nothing, choice, nothing, nothing, nothing, nothing, nothing, []
+        block, nothing, choice, nothing, nothing, nothing, nothing, nothing, [], nothing
     )
 
 

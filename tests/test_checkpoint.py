@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from toy import toy_config_dict, toy_state_dict, write_checkpoint
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from fspec.checkpoint import read_tensors
 from fspec.config import read_config
 from fspec.errors import FspecError, UnsupportedError, WeightError
 from fspec.integrity import expected_shapes
+from tests.toy import toy_config_dict, toy_state_dict, write_checkpoint
 
 TINY = Path(__file__).parents[1] / "fspec" / "models" / "tiny" / "target"
 CONFIG = toy_config_dict()

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import toy_config_dict
 from transformers import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
 
@@ -16,6 +15,7 @@ from fspec.config import RopeConfig, TargetConfig, read_config
 from fspec.errors import ConfigError, UnsupportedError
 from fspec.fields import Fields
 from fspec.rope_config import inverse_frequencies, read_rope
+from tests.toy import toy_config_dict
 
 TINY = Path(__file__).parents[1] / "fspec" / "models" / "tiny" / "target"
 YARN = {

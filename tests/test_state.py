@@ -105,6 +105,63 @@ def test_a_new_request_in_a_used_slot_is_a_fresh_one(toy):
         )
 
 
+def test_a_verdict_belongs_to_its_state(toy):
+    state = prefilled(toy)
+    verdict = fspec.verify(toy.params, state, block(1, 2, 3))
+    later = fspec.commit(toy.params, state, verdict, torch.tensor([2]))
+    with pytest.raises(fspec.StateError, match="that was verified"):
+        fspec.commit(toy.params, later, verdict, torch.tensor([1]))
+
+
+def test_slots_of_a_batch_differ(toy):
+    params, _ = toy
+    state = fspec.init_target(params, batch=2, capacity=20, width=3)
+    tokens = torch.ones(2, 3, dtype=torch.int64)
+    for slots in ([0, 0], [0, 2], [-1, 0]):
+        wrong = state._replace(slots=torch.tensor(slots))
+        with pytest.raises(fspec.ShapeError, match="different ones"):
+            fspec.extend(params, wrong, tokens)
+
+
+def test_a_shared_page_is_never_written(toy):
+    # a cut may reach below what a reserve copied: then the next write is refused
+    params, streams = toy
+    pool, (state,) = poisoned(
+        params, (), batch=1, capacity=100, width=7, page_size=64, seed=1
+    )
+    slot = int(state.slots[0])
+    state, _, _ = fspec.extend(params, state, torch.tensor([streams[0][:60]]))
+    verdict = fspec.verify(params, state, block(*streams[0][60:68]))
+    state = fspec.commit(params, state, verdict, torch.tensor([8]))
+    before = fspec.canonical(state, params)
+    pool, states = fspec.branch(pool, (state,), slot, 0)
+    pool, states = fspec.reserve(pool, states, 0, 100)
+    other = states[0]._replace(slots=torch.tensor([0]))
+    other = fspec.cut(other, torch.tensor([60]))
+    verdict = fspec.verify(params, other, block(1, 2, 3, 4))
+    with pytest.raises(fspec.CapacityError, match="shares a page"):
+        fspec.commit(params, other, verdict, torch.tensor([4]))
+    pool, (other,) = fspec.reserve(pool, (other,), 0, 100)
+    other = fspec.commit(params, other, verdict, torch.tensor([4]))
+    both = other._replace(slots=torch.tensor([slot]))
+    assert fspec.equal(fspec.canonical(both, params), before)
+    with pytest.raises(fspec.CapacityError, match="holds pages"):
+        fspec.branch(pool, (other,), slot, 0)
+
+
+def test_mtp_cuts_no_further_than_its_hidden_rows(toy):
+    params, streams = toy
+    drafter = fspec.mtp(2)
+    state = fspec.init_decode(params, drafter, capacity=80, max_tokens=9)
+    tokens = torch.tensor([streams[0][:60]])
+    step = fspec.compose(drafter)
+    state, _ = step.prefill(params, state, tokens, torch.tensor([60]))
+    with pytest.raises(fspec.StateError, match="reaches back"):
+        fspec.cut(state.drafter, torch.tensor([50]))
+    with pytest.raises(fspec.CapacityError, match="room"):
+        step.prefill(params, state, tokens, torch.tensor([60]))
+
+
 def test_pool_counts_references():
     pool = fspec.page_pool(3)
     with pytest.raises(fspec.CapacityError, match="4 pages were asked for"):

@@ -35,9 +35,9 @@ def drafter(
     Raises:
         ShapeError: the width is out of range.
     """
-    if not 1 <= width <= MAX_WIDTH:
+    if type(width) is not int or not 1 <= width <= MAX_WIDTH:
         raise ShapeError(
-            f"width {width} was given for drafter {name}; it must be 1…{MAX_WIDTH}"
+            f"width {width!r} was given for drafter {name}; it must be 1…{MAX_WIDTH}"
         )
 
     def absorb(params: Any, state: Any, committed: Any) -> Any:
@@ -53,5 +53,5 @@ def draft_widths(sampling: SamplingState, width: int) -> Int[Tensor, " b"]:
     alike in every cycle.
     """
     room = (sampling.room - 1).clamp(min=0)
-    widths = torch.minimum(sampling.width, room).clamp(max=width)
+    widths = torch.minimum(sampling.width, room).clamp(min=0, max=width)
     return widths * (sampling.remaining > 0)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fspec.errors import ShapeError
+from fspec.errors import ShapeError, StateError
 from fspec.kernels.delta import CHUNK
 from fspec.layers.decoder import Batch, TargetParams, Trunk
 from fspec.state.deltanet import append_rows_
@@ -33,8 +33,9 @@ def commit(
         running them singly gives.
 
     Raises:
+        StateError: the verdict is of another state.
         ShapeError: `rows` is out of range.
-        CapacityError: pages are missing. In both cases nothing has been changed.
+        CapacityError: pages are missing or shared. Nothing has been changed then.
     """
     return commit_(params, copy(state), verdict, rows)
 
@@ -46,6 +47,13 @@ def commit_(
     rows: Int[Tensor, " b"],
 ) -> TargetState:
     """Do as `commit` in the memory of `state`, which the caller owns."""
+    base = verdict_base(state)
+    if not torch.equal(verdict.base, base):
+        given, held = host(verdict.base.flatten()), host(base.flatten())
+        raise StateError(
+            f"a verdict on (slot, length, earlier length) {given} was given for a "
+            f"state with {held}; commit it to the state that was verified"
+        )
     counts, wanted = host(verdict.block.counts), host(rows)
     if len(wanted) != len(counts) or not all(
         0 <= r <= c for r, c in zip(wanted, counts, strict=False)
@@ -62,6 +70,13 @@ def commit_(
     moved = torch.stack([before, recent[:, 0]], 1)
     recent = torch.where((rows > 0)[:, None], moved, recent)
     return _lengthen(state, before + rows, recent)
+
+
+def verdict_base(state: TargetState) -> Int[Tensor, "b 3"]:
+    """Name the state that a verdict belongs to: slots, lengths, earlier lengths."""
+    slots = state.slots
+    earlier = state.recent[slots, 0]
+    return torch.stack([slots, state.pages.length[slots], earlier], 1)
 
 
 def append_known_(
@@ -81,7 +96,7 @@ def _append_(
     params: TargetParams, state: TargetState, batch: Batch, out: Trunk | Verdict
 ) -> None:
     for slot, length, r, _ in zip(*batch, strict=True):
-        check_reserved(state.pages, slot, length + r)
+        check_reserved(state.pages, slot, length, length + r)
     history = params.config.conv - 1
     for i, (slot, length, r, edge) in enumerate(zip(*batch, strict=True)):
         if r:

@@ -58,7 +58,8 @@ def absorb_(params: TargetParams, state: MTPState, committed: Committed) -> MTPS
     slots, rows = host(state.slots), host(committed.rows)
     lengths = host(state.length[state.slots])
     for slot, length, r in zip(slots, lengths, rows, strict=True):
-        check_reserved(state.pages, slot, max(length + r - 1, 0))
+        first, end = max(length - 1, 0), max(length + r - 1, 0)
+        check_reserved(state.pages, slot, first, end)
     keep = state.hidden.shape[1]
     for i, (slot, length, r) in enumerate(zip(slots, lengths, rows, strict=True)):
         if r == 0:
@@ -109,6 +110,8 @@ def _lengthen(state: MTPState, length: Tensor, rows: Tensor) -> MTPState:
     at = (state.slots,)
     before = torch.stack([state.length[state.slots], state.recent[state.slots, 0]], 1)
     recent = torch.where((rows > 0)[:, None], before, state.recent[state.slots])
+    # a long run of known tokens leaves fewer hidden rows than it was long
+    recent = recent.maximum((length + 1 - state.hidden.shape[1])[:, None])
     lengths = state.length.index_put(at, length)
     pages = state.pages._replace(length=(lengths - 1).clamp(min=0))
     return state._replace(

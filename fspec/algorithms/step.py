@@ -13,7 +13,8 @@ from torch import Tensor
 from fspec.algorithms.accept import accept, commit_sampling
 from fspec.algorithms.commit import commit, commit_
 from fspec.algorithms.verify import extend, extend_, form_block, verify
-from fspec.state.tree import Owned
+from fspec.errors import CapacityError
+from fspec.state.tree import Owned, host
 from fspec.types import Acceptance, Committed, Drafter, Info, SamplingState, Verdict
 
 
@@ -78,12 +79,18 @@ def compose(drafter: Drafter) -> Step:
         extend: Any,
         absorb: Any,
     ) -> tuple[DecodeState, Tensor]:
+        room = state.sampling.room
+        if bool((counts > room).any()):
+            raise CapacityError(
+                f"{host(counts)} tokens were given to requests with room for "
+                f"{host(room)}; make the state with a larger capacity"
+            )
         target, hidden, features = extend(
             params, state.target, tokens, drafter.taps, counts
         )
         known = Committed(tokens, hidden, features, counts)
         draft = absorb(params, state.drafter, known)
-        sampling = state.sampling._replace(room=state.sampling.room - counts)
+        sampling = state.sampling._replace(room=room - counts)
         return DecodeState(target, draft, state.boundary, sampling), hidden
 
     def step(params: Any, state: DecodeState) -> tuple[DecodeState, Info]:

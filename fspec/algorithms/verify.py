@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fspec.algorithms.commit import append_known_
+from fspec.algorithms.commit import append_known_, verdict_base
 from fspec.errors import ShapeError
 from fspec.kernels.delta import CHUNK
 from fspec.layers.decoder import Batch, TargetParams, head, trunk
@@ -58,7 +58,16 @@ def verify(
     # argmax returns the first of equal maxima: the lowest id
     choice = logits.argmax(-1)
     return Verdict(
-        block, logits, choice, out.hidden, out.features, out.k, out.v, out.raw, out.s
+        block,
+        logits,
+        choice,
+        out.hidden,
+        out.features,
+        out.k,
+        out.v,
+        out.raw,
+        out.s,
+        verdict_base(state),
     )
 
 
@@ -116,12 +125,19 @@ def _check(
 ) -> list[int]:
     b, t = block.tokens.shape
     counts = host(block.counts)
+    if t == 0:
+        raise ShapeError("no tokens were given; a block or chunk has at least one row")
     if b != state.slots.shape[0] or len(counts) != b:
         raise ShapeError(
             f"tokens of {b} requests and {len(counts)} counts were given to a state "
             f"of {state.slots.shape[0]} batch rows; the three must agree"
         )
-    if min(counts) < 0 or max(counts) > t:
+    slots, most = host(state.slots), state.recent.shape[0]
+    if len(set(slots)) < b or not all(0 <= slot < most for slot in slots):
+        raise ShapeError(
+            f"slots {slots} were given; a batch takes different ones of 0…{most - 1}"
+        )
+    if not counts or min(counts) < 0 or max(counts) > t:
         raise ShapeError(f"counts {counts} were given for rows of {t} tokens")
     low, high = block.tokens.aminmax() if block.tokens.numel() else (0, 0)
     if low < 0 or high >= params.config.vocab:

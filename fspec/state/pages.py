@@ -81,11 +81,11 @@ def write_rows_(pages: KVPages, slot: int, start: int, k: Tensor, v: Tensor) -> 
     pages.v[:, page, row] = v
 
 
-def check_reserved(pages: KVPages, slot: int, end: int) -> None:
-    """Check that rows below `end` of a slot have pages.
+def check_reserved(pages: KVPages, slot: int, start: int, end: int) -> None:
+    """Check that rows `start`…`end − 1` of a slot have pages that it alone holds.
 
     Raises:
-        CapacityError: a page is missing; nothing has been written.
+        CapacityError: a page is missing or shared; nothing has been written.
     """
     size = pages.k.shape[2]
     needed = -(-end // size)
@@ -94,6 +94,12 @@ def check_reserved(pages: KVPages, slot: int, end: int) -> None:
         raise CapacityError(
             f"slot {slot} has {have} pages of {size} rows and needs {needed} for "
             f"{end} rows; reserve pages before the step"
+        )
+    mine = pages.table[slot, start // size : needed]
+    if int((pages.table[..., None] == mine).sum()) > len(mine):
+        raise CapacityError(
+            f"slot {slot} shares a page of rows {start}…{end - 1} with another slot; "
+            "reserve again, which copies it, before writing there"
         )
 
 

@@ -96,8 +96,18 @@ def reserve_(pool: PagePool, states: T, slot: int, end: int) -> tuple[PagePool, 
 
 
 def branch(pool: PagePool, states: T, source: int, target: int) -> tuple[PagePool, T]:
-    """Make slot `target` a branch of slot `source` that shares all its pages."""
-    table = _first(states).table[source]
+    """Make slot `target` a branch of slot `source` that shares all its pages.
+
+    Raises:
+        CapacityError: `target` holds pages, which would be lost; release it first.
+    """
+    tables = _first(states).table
+    if source == target or bool((tables[target] >= 0).any()):
+        raise CapacityError(
+            f"slot {source} was to be branched to slot {target}, which holds pages; "
+            "release it first or take another"
+        )
+    table = tables[source]
     return share_pages(pool, table[table >= 0]), fork(states, source, target)
 
 

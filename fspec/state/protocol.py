@@ -20,7 +20,8 @@ def cut(state: Any, length: Int[Tensor, " b"]) -> Any:
 
     Args:
         state: not written.
-        length: at most the present lengths, at least those of two commits ago.
+        length: at most the present lengths, at least those of two commits ago; known
+            tokens (`extend`) are never cut.
 
     Returns:
         The shorter state. Nothing is recomputed: what lies behind the new length
@@ -36,7 +37,7 @@ def cut(state: Any, length: Int[Tensor, " b"]) -> Any:
 def fork(state: Any, source: int, target: int) -> Any:
     """Make slot `target` a branch of slot `source`, sharing its pages.
 
-    The caller counts the new reference to the pages (`fork_pages`).
+    `fspec.branch` calls it and counts the new references to the pages.
     """
     raise _unknown(state, "fork")
 

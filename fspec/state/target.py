@@ -70,9 +70,9 @@ def lengths(state: TargetState) -> list[int]:
     return host(state.pages.length[state.slots])
 
 
-def widest(state: TargetState, taps: int, chunk: int) -> int:
+def widest(state: TargetState, conv: int, chunk: int) -> int:
     """Most drafts a block over this state may carry."""
-    return (state.delta.rows.shape[2] - (taps - 1) - (chunk - 1)) // 2 - 1
+    return (state.delta.rows.shape[2] - (conv - 1) - (chunk - 1)) // 2 - 1
 
 
 @cut.register

@@ -30,5 +30,5 @@ def test_generate_names_what_is_wrong(toy):
     assert fspec.generate(toy.params, [1] * 510, **call).token_ids
     with pytest.raises(fspec.RequestError, match="stop id"):
         fspec.generate(toy.params, [1], stop_ids=(vocab,), **call)
-    with pytest.raises(fspec.RequestError, match="at least 1"):
+    with pytest.raises(fspec.RequestError, match="1 or more"):
         fspec.generate(toy.params, [1], fspec.none(), max_tokens=0)

@@ -47,7 +47,7 @@ def test_accept_compiles_whole():
     choice = torch.tensor([[5, 6, 9], [8, 7, 7]])
     nothing = torch.zeros(0)
     rest = (nothing, nothing, nothing, nothing, nothing)
-    verdict = fspec.Verdict(block, nothing, choice, *rest, [])
+    verdict = fspec.Verdict(block, nothing, choice, *rest, [], nothing)
     sampling = fspec.greedy(2, width=2, max_tokens=9, room=9, stop_ids=(6,))
     compiled = torch.compile(fspec.accept, fullgraph=True, backend="eager")
     assert fspec.equal(compiled(verdict, sampling), fspec.accept(verdict, sampling))

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from tests.laws import base, branch, commit, generate, purity, row, trio
+from tests.laws import ALL, base, trio
 
-LAWS = {m.LAW.name: m.LAW for m in (row, commit, purity, branch, generate)}
+LAWS = {law.name: law for law in ALL}
 UNIT = 100  # examples
 CUTS = {"fp32": (1, 2, 4), "bf16": (4,)}  # quarters of a prompt
 

@@ -117,7 +117,13 @@ LAW = Law(
     check,
     (
         Wrong("first draft always kept", step_module, "accept", _accept_one_more),
-        Wrong("stops seen last only", step_module, "accept", _stop_at_block_end_only),
+        Wrong(
+            "stops seen last only",
+            step_module,
+            "accept",
+            _stop_at_block_end_only,
+            ("fp32",),
+        ),
         Wrong("runs past the limit", step_module, "accept", _limit_ignored),
     ),
 )

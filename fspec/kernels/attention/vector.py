@@ -3,8 +3,9 @@
 A row's result must not depend on which rows share its call, on the length of the
 longest of them, or on where pages end. So keys are cut into tiles at absolute
 positions, a block's rows stand in the tile of their position beside the rows from
-the pages, every product has one fixed shape, and partial sums are added in order of
-position. Tiles that a row cannot see add exact zeros at the end.
+the pages, every product has one fixed shape, and partial sums are added in an order
+fixed by position: each run of eight tiles, then the runs. Tiles that a row cannot see
+add exact zeros at the end.
 """
 
 from collections.abc import Sequence
