@@ -26,7 +26,7 @@ from fspec.errors import (
 )
 from fspec.generation import Generation, generate
 from fspec.layers.decoder import TargetParams, head
-from fspec.load import build_target, embedded_path, load_target
+from fspec.load import build_target, embedded_path, load_target, pack_target
 from fspec.start import init_decode, init_target
 from fspec.state.pool import (
     PagePool,
@@ -106,6 +106,7 @@ __all__ = [
     "mtp",
     "none",
     "own",
+    "pack_target",
     "page_pool",
     "read_config",
     "release",

@@ -8,7 +8,7 @@ import torch
 
 from fspec.algorithms.step import DecodeState, Step, compose
 from fspec.errors import RequestError
-from fspec.layers.decoder import TargetParams, head
+from fspec.layers.decoder import TargetParams
 from fspec.start import init_decode
 from fspec.state.protocol import cut
 from fspec.state.tree import Owned, own
@@ -135,7 +135,7 @@ def _prefill(
     for chunk in tokens.split(PREFILL_CHUNK, 1):
         count = torch.tensor([chunk.shape[1]], device=device)
         handle, hidden = step.prefill_(params, handle, chunk, count)
-    first = head(params, hidden[:, -1]).argmax(-1)
+    first = params.kernels.argmax(hidden[:, -1], params.head)
     state = handle.take()
     sampling = state.sampling
     ended = (first[:, None] == sampling.stop_ids).any(1)

@@ -36,7 +36,8 @@ class Verdict(NamedTuple):
     """The target's word on a block. Nothing here has been committed.
 
     block: what was verified.
-    logits: `[b, t, n]`; row j is what the target says after block row j.
+    logits: `[b, t, n]`; row j is what the target says after block row j. None where
+        nobody asked for them.
     choice: int64 `[b, t]`, the ids of the maxima, ties to the lowest.
     hidden: `[b, t, d]` after the final norm.
     features: `[b, t, taps * d]`.
@@ -47,7 +48,7 @@ class Verdict(NamedTuple):
     """
 
     block: Block
-    logits: Tensor
+    logits: Tensor | None
     choice: Tensor
     hidden: Tensor
     features: Tensor
@@ -56,6 +57,30 @@ class Verdict(NamedTuple):
     raw: Tensor
     s: list[list[Tensor]]
     base: Tensor
+
+
+class Batch(NamedTuple):
+    """Host-side facts of a call, one of each for every request.
+
+    slots: where its state stands.
+    lengths: its committed tokens.
+    counts: its real rows.
+    edges: the multiple of the delta rule's chunk at which the delta state is wanted.
+    starts: the position at which the held delta state stands.
+    """
+
+    slots: list[int]
+    lengths: list[int]
+    counts: list[int]
+    edges: list[int]
+    starts: list[int]
+
+
+class Rotation(NamedTuple):
+    """fp32 cos and sin of every row's angles, `[row, 1, rotary dims / 2]`."""
+
+    cos: Tensor
+    sin: Tensor
 
 
 class SamplingState(NamedTuple):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import fspec
-from fspec.layers import deltanet
+from fspec.kernels.delta import vector as delta_vector
 from fspec.layers.mtp import mtp_chain
 from tests import reference
 from tests.strategies import configs, examples, lengths, token_lists
@@ -388,9 +388,9 @@ def test_a_rounded_beta_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The bound has teeth: beta through bf16, as transformers' bf16, breaks it."""
-    exactly = deltanet.sigmoid
+    exactly = delta_vector.sigmoid
     rounded = lambda x: exactly(x).bfloat16().float()  # noqa: E731
-    monkeypatch.setattr(deltanet, "sigmoid", rounded)
+    monkeypatch.setattr(delta_vector, "sigmoid", rounded)
     case = Case(toy_config_dict(), 0, list(range(64)))
     ours = fspec_forward(case, load(case, tmp_path), [])
     errors = yardstick(case)

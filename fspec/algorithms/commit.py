@@ -6,12 +6,12 @@ from torch import Tensor
 
 from fspec.errors import ShapeError, StateError
 from fspec.kernels.delta import CHUNK
-from fspec.layers.decoder import Batch, TargetParams, Trunk
+from fspec.layers.decoder import TargetParams, Trunk
 from fspec.state.deltanet import append_rows_
 from fspec.state.pages import check_reserved, write_rows_
-from fspec.state.target import TargetState, lengths
+from fspec.state.target import TargetState, lengths, starts
 from fspec.state.tree import copy, host
-from fspec.types import Verdict
+from fspec.types import Batch, Verdict
 
 
 def commit(
@@ -64,7 +64,7 @@ def commit_(
         )
     recent = state.recent[state.slots]
     edges = [keep // CHUNK * CHUNK for keep in host(recent[:, 0])]
-    batch = Batch(host(state.slots), lengths(state), wanted, edges)
+    batch = Batch(host(state.slots), lengths(state), wanted, edges, starts(state))
     _append_(params, state, batch, verdict)
     before = state.pages.length[state.slots]
     moved = torch.stack([before, recent[:, 0]], 1)
@@ -95,14 +95,15 @@ def append_known_(
 def _append_(
     params: TargetParams, state: TargetState, batch: Batch, out: Trunk | Verdict
 ) -> None:
-    for slot, length, r, _ in zip(*batch, strict=True):
+    for slot, length, r, *_ in zip(*batch, strict=True):
         check_reserved(state.pages, slot, length, length + r)
     history = params.config.conv - 1
-    for i, (slot, length, r, edge) in enumerate(zip(*batch, strict=True)):
+    for i, (slot, length, r, edge, start) in enumerate(zip(*batch, strict=True)):
         if r:
             write_rows_(state.pages, slot, length, out.k[:, i, :r], out.v[:, i, :r])
-            s = [ends[i] for ends in out.s]
-            append_rows_(state.delta, slot, length, out.raw[:, i, :r], s, edge, history)
+            s, raw = [ends[i] for ends in out.s], out.raw[:, i, :r]
+            held = history + length - start
+            append_rows_(state.delta, slot, held, raw, s, start, edge)
 
 
 def _lengthen(state: TargetState, length: Tensor, recent: Tensor) -> TargetState:

@@ -93,7 +93,8 @@ def _continuation(history: Int[Tensor, " l"], width: int) -> Int[Tensor, " m"]:
         if len(hits):
             followed = history[int(hits[-1]) + size :]
             # a copy that reaches its own source goes on repeating it
-            return followed[torch.arange(width) % len(followed)]
+            at = torch.arange(width, device=followed.device)
+            return followed[at % len(followed)]
     return history[:0]
 
 

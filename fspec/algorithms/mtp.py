@@ -72,7 +72,8 @@ def absorb_(params: TargetParams, state: MTPState, committed: Committed) -> MTPS
         if len(tokens):
             k, v = mtp_keys(params, _mtp(params), hidden[:-1], tokens, at)
             write_rows_(state.pages, slot, first, k[None], v[None])
-        last = torch.arange(max(length, length + r - keep), length + r)
+        since = max(length, length + r - keep)
+        last = torch.arange(since, length + r, device=state.hidden.device)
         state.hidden[slot, last % keep] = committed.hidden[i, last - length]
     after = state.length[state.slots] + committed.rows
     return _lengthen(state, after, committed.rows)

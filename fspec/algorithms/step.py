@@ -58,7 +58,7 @@ def compose(drafter: Drafter) -> Step:
         target, draft, boundary, sampling = state
         proposal = drafter.propose(params, draft, boundary, sampling)
         block = form_block(boundary, proposal, sampling)
-        verdict = verify(params, target, block, drafter.taps)
+        verdict = verify(params, target, block, drafter.taps, logits=False)
         acceptance = accept(verdict, sampling)
         target = commit(params, target, verdict, acceptance.rows)
         draft = absorb(params, draft, committed(verdict, acceptance))

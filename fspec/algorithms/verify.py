@@ -7,10 +7,10 @@ from torch import Tensor
 from fspec.algorithms.commit import append_known_, verdict_base
 from fspec.errors import ShapeError
 from fspec.kernels.delta import CHUNK
-from fspec.layers.decoder import Batch, TargetParams, head, trunk
-from fspec.state.target import TargetState, lengths, widest
+from fspec.layers.decoder import TargetParams, head, trunk
+from fspec.state.target import TargetState, lengths, starts, widest
 from fspec.state.tree import copy, host
-from fspec.types import Block, Proposal, SamplingState, Verdict
+from fspec.types import Batch, Block, Proposal, SamplingState, Verdict
 
 
 def form_block(
@@ -27,6 +27,7 @@ def verify(
     state: TargetState,
     block: Block,
     taps: tuple[int, ...] = (),
+    logits: bool = True,
 ) -> Verdict:
     """Run the target over a block; nothing is written anywhere.
 
@@ -35,6 +36,7 @@ def verify(
         state: what is committed.
         block: boundary and drafts of each request; at positions L…L+w.
         taps: target layers whose output becomes a feature, in the order given.
+        logits: whether they are wanted; the choice is the same without them.
 
     Returns:
         The target's word on every row, and the rows that a commit would append.
@@ -52,14 +54,19 @@ def verify(
         )
     # what the commit may fold: chunks that no later cut will reach
     edges = [keep // CHUNK * CHUNK for keep in host(state.recent[state.slots, 0])]
-    batch = Batch(host(state.slots), lengths(state), counts, edges)
+    batch = Batch(host(state.slots), lengths(state), counts, edges, starts(state))
     out = trunk(params, state, batch, block.tokens, taps)
-    logits = head(params, out.hidden)
-    # argmax returns the first of equal maxima: the lowest id
-    choice = logits.argmax(-1)
+    if logits:
+        words = head(params, out.hidden)
+        # argmax returns the first of equal maxima: the lowest id
+        choice = words.argmax(-1)
+    else:
+        words = None
+        flat = params.kernels.argmax(out.hidden.flatten(0, 1), params.head)
+        choice = flat.view(block.tokens.shape)
     return Verdict(
         block,
-        logits,
+        words,
         choice,
         out.hidden,
         out.features,
@@ -115,7 +122,7 @@ def extend_(
         (length + count) // CHUNK * CHUNK
         for length, count in zip(before, host_counts, strict=True)
     ]
-    batch = Batch(host(state.slots), before, host_counts, edges)
+    batch = Batch(host(state.slots), before, host_counts, edges, starts(state))
     out = trunk(params, state, batch, tokens, taps)
     return append_known_(params, state, batch, out), out.hidden, out.features
 

@@ -97,13 +97,15 @@ def prefilled(
     capacity = contexts[-1] + spare + drafter.width
     state = init_decode(params, drafter, capacity=capacity, max_tokens=spare)
     handle, states, done = own(state), [], 0
+    device = params.embed.device
     for context in contexts:
         while done < context:
-            part = torch.tensor([text[done : min(context, done + PREFILL_CHUNK)]])
-            count = torch.tensor([part.shape[1]])
+            ids = text[done : min(context, done + PREFILL_CHUNK)]
+            part = torch.tensor([ids], device=device)
+            count = torch.tensor([len(ids)], device=device)
             handle, _ = prefill(params, handle, part, count)
-            done += part.shape[1]
-        boundary = torch.tensor([text[context]])
+            done += len(ids)
+        boundary = torch.tensor([text[context]], device=device)
         states.append(own(copy(handle.look())._replace(boundary=boundary)))
     return states
 

@@ -29,7 +29,7 @@ WARM = 2  # cycles before the first that counts
 PARTS = {
     "products": ("kernels/product/",),
     "attention": ("kernels/attention/", "state/pages.py:gather_rows"),
-    "delta_rule": ("kernels/delta/", "layers/deltanet.py:delta_scan"),
+    "delta_rule": ("kernels/delta/",),
 }
 
 
@@ -120,11 +120,12 @@ def run_cycle(
     at = [time.perf_counter()]
     proposal = drafter.propose(params, draft, boundary, sampling)
     at.append(time.perf_counter())
-    verdict = verify(params, target, form_block(boundary, proposal, sampling))
+    block = form_block(boundary, proposal, sampling)
+    verdict = verify(params, target, block, drafter.taps, logits=False)
     at.append(time.perf_counter())
     acceptance = accept(verdict, sampling)
     commit_sampling(sampling, acceptance)
-    acceptance = acceptance._replace(rows=torch.tensor([rows]))
+    acceptance = acceptance._replace(rows=boundary.new_tensor([rows]))
     at.append(time.perf_counter())
     target = commit_(params, target, verdict, acceptance.rows)
     at.append(time.perf_counter())

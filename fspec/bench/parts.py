@@ -15,12 +15,12 @@ from fspec.load import build_target
 
 
 def step_weights(params: TargetParams) -> list[Tensor]:
-    """List the weights `[in, out]` of a step of the target, in order, the head last."""
+    """List the dense weights `[in, out]` of a step of the target, the head last."""
     weights = []
     for layer in params.layers:
         feed = layer.mlp
         weights += [layer.mixer.in_proj, layer.mixer.out, feed.gate_up, feed.down]
-    return [*weights, params.head]
+    return [weight for weight in (*weights, params.head) if isinstance(weight, Tensor)]
 
 
 def shrunken(params: TargetParams) -> TargetParams:
@@ -40,7 +40,7 @@ def shrunken(params: TargetParams) -> TargetParams:
     )
     shapes = expected_shapes(config, mtp=params.mtp is not None)
     tensors = {name: torch.full(shape, 0.01) for name, shape in shapes.items()}
-    return build_target(config, tensors, torch.float32)
+    return build_target(config, tensors, torch.float32, params.embed.device)
 
 
 def count_calls(run: Callable[[], object]) -> Counter[str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fspec.bench.parts import step_weights
 from fspec.bench.stats import Spread, ratios, spread
-from fspec.kernels.product import lone_product, product
+from fspec.kernels.packed import Weight
 from fspec.layers.decoder import TargetParams
 
 
@@ -29,9 +29,9 @@ class RowPrice(NamedTuple):
 @torch.no_grad()
 def measure_rows(params: TargetParams, runs: int) -> RowPrice:
     """Time the products of a one-token step both ways, interleaved."""
-    weights = step_weights(params)
+    weights, ops = step_weights(params), params.kernels
     pairs = [
-        (_seconds(weights, product), _seconds(weights, lone_product))
+        (_seconds(weights, ops.product), _seconds(weights, ops.lone_product))
         for _ in range(runs + 1)
     ][1:]
     eight, alone = zip(*pairs, strict=True)
@@ -40,7 +40,7 @@ def measure_rows(params: TargetParams, runs: int) -> RowPrice:
 
 
 def _seconds(
-    weights: list[Tensor], multiply: Callable[[Tensor, Tensor], Tensor]
+    weights: list[Tensor], multiply: Callable[[Tensor, Weight], Tensor]
 ) -> float:
     rows = [w.new_full((1, w.shape[0]), 0.01) for w in weights]
     begin = time.perf_counter()

@@ -59,7 +59,7 @@ def run_demo(
     speeds = tokens_per_second(fast), tokens_per_second(plain)
     if speeds[1]:
         console.print(f"speed: {speeds[0] / speeds[1]:.2f} × one token at a time")
-    here = machine()
+    here = machine(params.embed.device)
     names = ", ".join(f"{name} {here['versions'][name]}" for name in here["versions"])
     console.print(f"{names}; {here['device']}, {here['threads']} threads, float32")
     if not same:

@@ -17,6 +17,7 @@ from fspec.cli.report import (
     machine,
     summary,
 )
+from fspec.device import DEVICES, describe, find_device
 from fspec.errors import RequestError
 from fspec.text import check_stops, load_tokenizer
 
@@ -45,6 +46,9 @@ def run_generate(
         str | None, typer.Option(help="Checkpoint folder; default: the embedded one.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[
+        str, typer.Option(help=f"Where it runs: {', '.join(DEVICES)}.")
+    ] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, no stream.")
@@ -52,12 +56,13 @@ def run_generate(
 ) -> None:
     """Continue a prompt greedily; the text is the same for every drafter and width."""
     check_options(drafter, width, max_tokens, dtype, threads)
+    place = find_device(device)
     stops = check_stops(stop or [])
     text = read_prompt(prompt, file)
     folder = model_folder(model)
     if threads:
         torch.set_num_threads(threads)
-    params = fspec.load_target(folder, dtype=DTYPES[dtype])
+    params = fspec.load_target(folder, DTYPES[dtype], place)
     tokenizer = load_tokenizer(folder)
     generation = fspec.generate(
         params,
@@ -71,7 +76,7 @@ def run_generate(
     if not as_json:
         if sys.stdout.isatty() and not generation.text.endswith("\n"):
             sys.stderr.write("\n")
-        sys.stderr.write(summary(generation) + "\n")
+        sys.stderr.write(f"{summary(generation)}, on {describe(place)}\n")
         return
     asked = {
         "drafter": drafter,
@@ -79,7 +84,7 @@ def run_generate(
         "model": "embedded" if model is None else model,
         "dtype": dtype,
     }
-    sys.stdout.write(json.dumps(as_record(generation) | asked | machine()) + "\n")
+    sys.stdout.write(json.dumps(as_record(generation) | asked | machine(place)) + "\n")
 
 
 def check_options(

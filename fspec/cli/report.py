@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import fspec
+from fspec.device import describe
 
 
 def acceptance_length(accepted: Sequence[int]) -> float | None:
@@ -61,12 +62,16 @@ def versions() -> dict[str, str]:
     return found | ({"commit": commit} if commit else {})
 
 
-def machine() -> dict[str, Any]:
-    """Return what the numbers depend on besides the model: versions and threads."""
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what the numbers depend on besides the model: versions, threads, device.
+
+    Args:
+        device: that the model ran on.
+    """
     return {
         "versions": versions(),
         "threads": torch.get_num_threads(),
-        "device": "cpu",
+        "device": describe(device),
     }
 
 

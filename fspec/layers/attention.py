@@ -5,10 +5,9 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fspec.kernels.product import product
-from fspec.layers.gates import sigmoid
-from fspec.layers.norm import rms_norm
-from fspec.layers.rope import Rotation, rotate
+from fspec.kernels import Kernels
+from fspec.kernels.packed import Weight, columns
+from fspec.types import Rotation
 
 
 class AttentionParams(NamedTuple):
@@ -19,8 +18,8 @@ class AttentionParams(NamedTuple):
     gain: fp32 and effective (`1 + w`), `[query and key heads, dim]`.
     """
 
-    in_proj: Tensor
-    out: Tensor
+    in_proj: Weight
+    out: Weight
     gain: Tensor
 
 
@@ -34,43 +33,55 @@ class AttentionRows(NamedTuple):
 
 
 def attention_rows(
-    params: AttentionParams, x: Float[Tensor, "r d"], by: Rotation, eps: float
+    ops: Kernels,
+    params: AttentionParams,
+    x: Float[Tensor, "r d"],
+    by: Rotation,
+    eps: float,
 ) -> AttentionRows:
     """Project rows to what attention reads; keys and queries normed and rotated."""
-    return split_rows(params, product(x, params.in_proj), by, eps)
+    return split_rows(ops, params, ops.product(x, params.in_proj), by, eps)
 
 
 def split_rows(
-    params: AttentionParams, packed: Float[Tensor, "r p"], by: Rotation, eps: float
+    ops: Kernels,
+    params: AttentionParams,
+    packed: Float[Tensor, "r p"],
+    by: Rotation,
+    eps: float,
 ) -> AttentionRows:
     """Take a product with `in_proj` apart; norm and rotate its keys and queries."""
     both, dim = params.gain.shape
     queries = params.out.shape[0]
     keys = both * dim - queries
     sizes = [queries + keys, keys, queries]
-    turned, v, gate = packed.split_with_sizes(sizes, -1)
-    heads = turned.view(-1, both, dim)
-    turned = rotate(rms_norm(heads, params.gain, eps), by)
+    heads, v, gate = packed.split_with_sizes(sizes, -1)
+    turned = ops.norm_rotate(heads, params.gain, by, eps)
     q, k = turned.split_with_sizes([queries // dim, keys // dim], 1)
     return AttentionRows(q, k, v.view(-1, keys // dim, dim), gate)
 
 
 def key_value_rows(
-    params: AttentionParams, x: Float[Tensor, "r d"], by: Rotation, eps: float
+    ops: Kernels,
+    params: AttentionParams,
+    x: Float[Tensor, "r d"],
+    by: Rotation,
+    eps: float,
 ) -> tuple[Float[Tensor, "r kv k"], Float[Tensor, "r kv k"]]:
     """Project rows to keys and values alone: all that a draft layer remembers."""
     both, dim = params.gain.shape
     queries = params.out.shape[0]
-    weight = params.in_proj[:, queries : 2 * both * dim - queries]
-    k, v = product(x, weight).view(len(x), 2, -1, dim).unbind(1)
-    return rotate(rms_norm(k, params.gain[queries // dim :], eps), by), v
+    weight = columns(params.in_proj, queries, 2 * both * dim - queries)
+    k, v = ops.product(x, weight).chunk(2, -1)
+    turned = ops.norm_rotate(k, params.gain[queries // dim :], by, eps)
+    return turned, v.view(len(x), -1, dim)
 
 
 def attention_out(
+    ops: Kernels,
     params: AttentionParams,
     mixed: Float[Tensor, "r h k"],
     gate: Float[Tensor, "r q"],
 ) -> Float[Tensor, "r d"]:
     """Gate the attended values and project them back to the hidden width."""
-    gated = mixed.flatten(1).to(gate.dtype) * sigmoid(gate).to(gate.dtype)
-    return product(gated, params.out)
+    return ops.product(ops.sigmoid_gate(mixed.flatten(1), gate), params.out)

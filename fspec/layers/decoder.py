@@ -1,8 +1,7 @@
 """The target: its parameters, and one forward pass over rows after a state.
 
-Prefill, verification and one-token decoding are this same pass. Products and
-elementwise work run on all rows of all requests at once; attention and delta rule
-run request by request, since requests differ in length.
+Prefill, verification and one-token decoding are this same pass, over all rows of all
+requests at once. What depends on the device is `params.kernels`.
 """
 
 from typing import NamedTuple
@@ -14,20 +13,14 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fspec.config import TargetConfig
-from fspec.kernels.attention import attend, gather_tiles
-from fspec.kernels.product import product
-from fspec.layers.attention import (
-    AttentionParams,
-    AttentionRows,
-    attention_out,
-    attention_rows,
-)
-from fspec.layers.deltanet import DeltaParams, delta_out, delta_scan, project
+from fspec.kernels import Kernels
+from fspec.kernels.packed import Weight
+from fspec.layers.attention import AttentionParams, attention_out, attention_rows
+from fspec.layers.deltanet import DeltaParams, delta_out, project
 from fspec.layers.mlp import MlpParams, mlp
-from fspec.layers.norm import rms_norm
-from fspec.layers.rope import Rotation, rotation
-from fspec.state.deltanet import held_rows
+from fspec.layers.rope import rotation
 from fspec.state.target import TargetState
+from fspec.types import Batch, Rotation
 
 # static in a pytree: `torch.func` and `map_tensors` pass it by
 pytree.register_constant(TargetConfig)
@@ -45,7 +38,7 @@ class LayerParams(NamedTuple):
 class MtpParams(NamedTuple):
     """The multi-token-prediction head; embedding and head are the target's."""
 
-    fc: Tensor
+    fc: Weight
     embedding_gain: Tensor
     hidden_gain: Tensor
     layer: LayerParams
@@ -55,32 +48,19 @@ class MtpParams(NamedTuple):
 class TargetParams(NamedTuple):
     """Everything of a target checkpoint. Weights are `[in, out]`, all of one dtype.
 
-    `embed` is `[n, d]`, `head` `[d, n]`; where they are tied, `head` is a view of
-    `embed`. `mtp` is None where there is none.
+    `kernels` are those of the device that holds the tensors. `embed` is `[n, d]`,
+    `head` `[d, n]`; where they are tied, `head` is a view of `embed`. `mtp` is None
+    where there is none.
     """
 
     config: TargetConfig
+    kernels: Kernels
     embed: Tensor
     layers: tuple[LayerParams, ...]
     gain: Tensor
-    head: Tensor
+    head: Weight
     inv_freq: Tensor
     mtp: MtpParams | None
-
-
-class Batch(NamedTuple):
-    """Host-side facts of a call, one of each for every request.
-
-    slots: where its state stands.
-    lengths: its committed tokens.
-    counts: its real rows.
-    edges: the multiple of `CHUNK` at which the delta state is wanted.
-    """
-
-    slots: list[int]
-    lengths: list[int]
-    counts: list[int]
-    edges: list[int]
 
 
 class Trunk(NamedTuple):
@@ -119,38 +99,44 @@ def trunk(
         tokens: ids; any valid id where a row is not real.
         taps: layers whose output (the residual stream) becomes a feature, in order.
     """
-    config = params.config
+    config, ops, pages = params.config, params.kernels, state.pages
     b, t = tokens.shape
+    plan = ops.plan(batch, t, config.heads, pages.k, pages.table)
     by = _rotation(params, batch, t)
     x = F.embedding(tokens, params.embed).flatten(0, 1)
+    normed = ops.rms_norm(x, params.layers[0].mixer_gain, config.eps)
+    gains = [*(layer.mixer_gain for layer in params.layers[1:]), params.gain]
     k, v, raw, s, tapped = [], [], [], [], {}
-    for index, layer in enumerate(params.layers):
-        normed = rms_norm(x, layer.mixer_gain, config.eps)
+    for index, (layer, gain) in enumerate(zip(params.layers, gains, strict=True)):
         if isinstance(layer.mixer, AttentionParams):
-            rows = attention_rows(layer.mixer, normed, by, config.eps)
-            mixed = _attend(rows, len(k), state, batch, t)
-            x = x + attention_out(layer.mixer, mixed, rows.gate)
+            rows = attention_rows(ops, layer.mixer, normed, by, config.eps)
+            mixed = ops.attend(plan, len(k), *rows[:3], pages.k, pages.v, pages.table)
+            y = attention_out(ops, layer.mixer, mixed, rows.gate)
             k.append(rows.k)
             v.append(rows.v)
         else:
-            rows, z = project(layer.mixer, normed)
-            mixed, ends = _recur(layer.mixer, rows, len(raw), state, batch, t)
-            x = x + delta_out(layer.mixer, mixed, z, config.eps)
+            mixer, delta = layer.mixer, state.delta
+            rows, z = project(ops, mixer, normed)
+            mixed, ends = ops.delta(
+                plan, len(raw), *mixer.recurrence, rows, delta.s, delta.rows
+            )
+            y = delta_out(ops, mixer, mixed, z, config.eps)
             raw.append(rows)
             s.append(ends)
-        x = x + mlp(layer.mlp, rms_norm(x, layer.mlp_gain, config.eps))
+        x, normed = ops.add_norm(x, y, layer.mlp_gain, config.eps)
+        y = mlp(ops, layer.mlp, normed)
+        x, normed = ops.add_norm(x, y, gain, config.eps)
         if index in taps:
             tapped[index] = x
-    hidden = rms_norm(x, params.gain, config.eps)
-    features = torch.cat([hidden[:, :0], *(tapped[tap] for tap in taps)], -1)
-    hidden, features = (y.unflatten(0, (b, t)) for y in (hidden, features))
+    features = torch.cat([normed[:, :0], *(tapped[tap] for tap in taps)], -1)
+    hidden, features = (y.unflatten(0, (b, t)) for y in (normed, features))
     k, v, raw = (torch.stack(y).unflatten(1, (b, t)) for y in (k, v, raw))
     return Trunk(hidden, features, k, v, raw, s)
 
 
 def head(params: TargetParams, hidden: Float[Tensor, "*r d"]) -> Float[Tensor, "*r n"]:
     """Logits of rows of `hidden`, in the model's dtype."""
-    flat = product(hidden.reshape(-1, hidden.shape[-1]), params.head)
+    flat = params.kernels.product(hidden.reshape(-1, hidden.shape[-1]), params.head)
     return flat.view(*hidden.shape[:-1], -1)
 
 
@@ -165,52 +151,3 @@ def _rotation(params: TargetParams, batch: Batch, t: int) -> Rotation:
     lengths = torch.tensor(batch.lengths, device=device)
     positions = (lengths[:, None] + torch.arange(t, device=device)).flatten()
     return rotation(params.inv_freq, params.config.rope.attention_factor, positions)
-
-
-def _attend(
-    rows: AttentionRows, layer: int, state: TargetState, batch: Batch, t: int
-) -> Float[Tensor, "r h k"]:
-    out = []
-    pages = state.pages
-    for i, (slot, length, count, _) in enumerate(zip(*batch, strict=True)):
-        q, k, v = (y[i * t : i * t + count] for y in rows[:3])
-        if count == 0:
-            out.append(q.new_zeros(t, *q.shape[1:]))
-            continue
-        table = pages.table[slot]
-        keys, values = (
-            gather_tiles(arena[layer], table, length, new)
-            for arena, new in ((pages.k, k), (pages.v, v))
-        )
-        out.append(_to_rows(attend(q, length, keys, values), t))
-    return torch.cat(out)
-
-
-def _to_rows(x: Float[Tensor, "count h x"], t: int) -> Float[Tensor, "t h x"]:
-    return x if x.shape[0] == t else F.pad(x, (0, 0, 0, 0, 0, t - x.shape[0]))
-
-
-def _recur(
-    params: DeltaParams,
-    rows: Float[Tensor, "r c"],
-    layer: int,
-    state: TargetState,
-    batch: Batch,
-    t: int,
-) -> tuple[Float[Tensor, "r h v"], list[Tensor]]:
-    out, ends = [], []
-    history = params.conv.shape[1] - 1
-    sizes = state.delta.s.shape[2], state.delta.s.shape[4]
-    for i, (slot, length, count, edge) in enumerate(zip(*batch, strict=True)):
-        s = state.delta.s[layer, slot]
-        if count == 0:
-            out.append(rows.new_zeros(t, *sizes, dtype=torch.float32))
-            ends.append(s)
-            continue
-        start, held = held_rows(state.delta, slot, length, history)
-        known = state.delta.rows[layer, slot, :held]
-        every = torch.cat([known, rows[i * t : i * t + count]])
-        mixed, end = delta_scan(params, s, every, max(edge - start, 0))
-        out.append(_to_rows(mixed[-count:], t))
-        ends.append(end)
-    return torch.cat(out), ends

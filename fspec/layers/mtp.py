@@ -8,11 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from fspec.kernels.product import lone_product, product
+from fspec.kernels import Kernels
+from fspec.kernels.packed import Weight
 from fspec.layers.attention import AttentionParams, key_value_rows, split_rows
 from fspec.layers.decoder import MtpParams, TargetParams
-from fspec.layers.norm import rms_norm
-from fspec.layers.rope import Rotation, rotation
+from fspec.layers.rope import rotation
+from fspec.types import Rotation
 
 
 class Chain(NamedTuple):
@@ -30,10 +31,11 @@ def mtp_keys(
     positions: Int[Tensor, " r"],
 ) -> tuple[Float[Tensor, "r kv k"], Float[Tensor, "r kv k"]]:
     """K/V rows of pairs (hidden at a position, the token after it)."""
-    x = _pair(params, mtp, hidden, tokens)
+    ops, eps = params.kernels, params.config.eps
+    x = _pair(params, mtp, hidden, tokens, ops.product)
     by = rotation(params.inv_freq, params.config.rope.attention_factor, positions)
-    normed = rms_norm(x, mtp.layer.mixer_gain, params.config.eps)
-    return key_value_rows(_attention(mtp), normed, by, params.config.eps)
+    normed = ops.rms_norm(x, mtp.layer.mixer_gain, eps)
+    return key_value_rows(ops, _attention(mtp), normed, by, eps)
 
 
 def mtp_chain(
@@ -62,20 +64,22 @@ def mtp_chain(
         boundary: the token at position n + 1.
         width: drafts, at least 1.
     """
+    ops, eps = params.kernels, params.config.eps
     at = torch.arange(keys.shape[1], keys.shape[1] + width, device=keys.device)
     turns = rotation(params.inv_freq, params.config.rope.attention_factor, at)
     drafts, logits = [boundary], []
     for step in range(width):
         by = Rotation(*(x[step : step + 1] for x in turns))
-        x = _pair(params, mtp, hidden, drafts[-1], lone_product)
-        x, keys, values = _lone_layer(mtp, x, keys, values, by, params.config.eps)
-        hidden = rms_norm(x, mtp.gain, params.config.eps)
-        logits.append(lone_product(hidden, params.head))
+        x = _pair(params, mtp, hidden, drafts[-1], ops.lone_product)
+        x, keys, values = _lone_layer(ops, mtp, x, keys, values, by, eps)
+        hidden = ops.rms_norm(x, mtp.gain, eps)
+        logits.append(ops.lone_product(hidden, params.head))
         drafts.append(logits[-1].argmax(-1))
     return Chain(torch.cat(drafts[1:]), torch.cat(logits))
 
 
 def _lone_layer(
+    ops: Kernels,
     mtp: MtpParams,
     x: Float[Tensor, "1 d"],
     keys: Float[Tensor, "kv n k"],
@@ -84,16 +88,17 @@ def _lone_layer(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     layer, mixer = mtp.layer, _attention(mtp)
-    packed = lone_product(rms_norm(x, layer.mixer_gain, eps), mixer.in_proj)
-    q, k, v, gate = split_rows(mixer, packed, by, eps)
+    normed = ops.rms_norm(x, layer.mixer_gain, eps)
+    packed = ops.lone_product(normed, mixer.in_proj)
+    q, k, v, gate = split_rows(ops, mixer, packed, by, eps)
     keys = torch.cat([keys, k.transpose(0, 1)], 1)
     values = torch.cat([values, v.transpose(0, 1)], 1)
     grouped = q.view(1, keys.shape[0], -1, q.shape[2])
     mixed = F.scaled_dot_product_attention(grouped, keys[None], values[None])
-    x = x + lone_product(mixed.view(gate.shape) * gate.sigmoid(), mixer.out)
-    normed = rms_norm(x, layer.mlp_gain, eps)
-    gate, up = lone_product(normed, layer.mlp.gate_up).chunk(2, -1)
-    return x + lone_product(F.silu(gate) * up, layer.mlp.down), keys, values
+    y = ops.lone_product(mixed.reshape(gate.shape) * gate.sigmoid(), mixer.out)
+    x, normed = ops.add_norm(x, y, layer.mlp_gain, eps)
+    gate, up = ops.lone_product(normed, layer.mlp.gate_up).chunk(2, -1)
+    return x + ops.lone_product(F.silu(gate) * up, layer.mlp.down), keys, values
 
 
 def _pair(
@@ -101,11 +106,12 @@ def _pair(
     mtp: MtpParams,
     hidden: Float[Tensor, "r d"],
     tokens: Int[Tensor, " r"],
-    product: Callable[[Tensor, Tensor], Tensor] = product,
+    product: Callable[[Tensor, Weight], Tensor],
 ) -> Float[Tensor, "r d"]:
-    eps = params.config.eps
-    embedding = rms_norm(F.embedding(tokens, params.embed), mtp.embedding_gain, eps)
-    normed = rms_norm(hidden, mtp.hidden_gain, eps)
+    ops, eps = params.kernels, params.config.eps
+    embedding = F.embedding(tokens, params.embed)
+    embedding = ops.rms_norm(embedding, mtp.embedding_gain, eps)
+    normed = ops.rms_norm(hidden, mtp.hidden_gain, eps)
     return product(torch.cat([embedding, normed], -1), mtp.fc)
 
 

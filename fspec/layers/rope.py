@@ -1,17 +1,9 @@
-"""Rotary position embedding of the first dims of a head."""
+"""Angles of the rotary position embedding."""
 
-from typing import NamedTuple
-
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-
-class Rotation(NamedTuple):
-    """fp32 cos and sin of every row's angles, `[row, 1, rotary dims / 2]`."""
-
-    cos: Tensor
-    sin: Tensor
+from fspec.types import Rotation
 
 
 def rotation(
@@ -26,13 +18,3 @@ def rotation(
     """
     angle = positions.float()[:, None, None] * inv_freq
     return Rotation(angle.cos() * scale, angle.sin() * scale)
-
-
-def rotate(x: Float[Tensor, "r h k"], by: Rotation) -> Float[Tensor, "r h k"]:
-    """Rotate pairs (i, i + half) inside the rotary dims; the rest passes through."""
-    half = by.cos.shape[-1]
-    sizes = [half, half, x.shape[-1] - 2 * half]
-    first, second, rest = x.split_with_sizes(sizes, -1)
-    a, b = first.float(), second.float()
-    turned = a * by.cos - b * by.sin, b * by.cos + a * by.sin
-    return torch.cat([part.to(x.dtype) for part in (*turned, rest)], -1)

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from fspec.kernels.delta import CHUNK
 from fspec.layers.decoder import TargetParams, delta_layers
-from fspec.layers.deltanet import delta_scan
-from fspec.state.deltanet import held_rows
 from fspec.state.mtp import MTPState
 from fspec.state.pages import KVPages, gather_rows
 from fspec.state.protocol import canonical
 from fspec.state.target import TargetState
 from fspec.state.tree import host
+from fspec.types import Batch
 
 
 class CanonicalTarget(NamedTuple):
@@ -56,7 +55,7 @@ def _(state: MTPState, params: TargetParams) -> tuple[CanonicalMTP, ...]:
     for slot in host(state.slots):
         length = int(state.length[slot])
         k, v = _rows(state.pages, slot, max(length - 1, 0))
-        at = torch.arange(length)[-1:] % state.hidden.shape[1]
+        at = torch.arange(length, device=k.device)[-1:] % state.hidden.shape[1]
         out.append(CanonicalMTP(length, k[0], v[0], state.hidden[slot, at]))
     return tuple(out)
 
@@ -65,17 +64,30 @@ def _request(
     params: TargetParams, state: TargetState, slot: int, length: int
 ) -> CanonicalTarget:
     history = params.config.conv - 1
-    start, held = held_rows(state.delta, slot, length, history)
-    rows = state.delta.rows[:, slot, :held]
+    start = int(state.delta.start[slot])
+    rows = state.delta.rows[:, slot, : history + length - start]
     fold = (length - start) // CHUNK * CHUNK
     s = state.delta.s[:, slot]
     if fold:
-        whole = rows[:, : history + fold]
-        layers = enumerate(delta_layers(params))
-        s = torch.stack([delta_scan(w, s[i], whole[i], fold)[1] for i, w in layers])
+        s = _folded(params, state, slot, start, rows[:, history : history + fold])
     k, v = _rows(state.pages, slot, length)
     left = rows[:, fold:].clone()
     return CanonicalTarget(length, start + fold, k, v, s.clone(), left)
+
+
+def _folded(
+    params: TargetParams, state: TargetState, slot: int, start: int, rows: Tensor
+) -> Tensor:
+    """Every layer's state behind `rows`, as if they came in a call of their own."""
+    ops, count = params.kernels, rows.shape[1]
+    batch = Batch([slot], [start], [count], [start + count], [start])
+    pages, delta = state.pages, state.delta
+    plan = ops.plan(batch, count, params.config.heads, pages.k, pages.table)
+    ends = [
+        ops.delta(plan, i, *mixer.recurrence, rows[i], delta.s, delta.rows)[1][0]
+        for i, mixer in enumerate(delta_layers(params))
+    ]
+    return torch.stack(ends)
 
 
 def _rows(pages: KVPages, slot: int, length: int) -> tuple[Tensor, Tensor]:

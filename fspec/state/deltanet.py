@@ -45,36 +45,27 @@ def delta_state(
     )
 
 
-def held_rows(
-    state: DeltaNetState, slot: int, length: int, history: int
-) -> tuple[int, int]:
-    """Position of a slot's `S`, and how many raw rows it holds at `length`."""
-    start = int(state.start[slot])
-    return start, history + length - start
-
-
 def append_rows_(
     state: DeltaNetState,
     slot: int,
-    length: int,
+    held: int,
     rows: Tensor,
     s: list[Tensor],
+    start: int,
     edge: int,
-    history: int,
 ) -> None:
     """Append a slot's new raw rows `[layer, r, channel]`, and fold up to `edge`.
 
     Args:
         state: written in place.
         slot: whose rows.
-        length: committed tokens before them.
+        held: raw rows that count before them, the convolution's history included.
         rows: raw rows of the new tokens.
         s: every layer's state at `edge`.
+        start: where the slot's state stands.
         edge: a multiple of the chunk that no cut will go below. Where it lies past
-            the slot's `start`, `s` becomes the state and older rows are dropped.
-        history: rows that the convolution looks back.
+            `start`, `s` becomes the state and older rows are dropped.
     """
-    start, held = held_rows(state, slot, length, history)
     fold = edge - start
     if fold <= 0:
         state.rows[:, slot, held : held + rows.shape[1]] = rows

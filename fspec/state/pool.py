@@ -1,7 +1,8 @@
 """The host's pool of pages: who holds which, and copy on write.
 
-Pages are reserved before a step, so a commit never allocates. A page that several
-sequences share is copied before one of them may write into it.
+The pool stays on the host, whatever device holds the arenas. Pages are reserved before
+a step, so a commit never allocates. A page that several sequences share is copied
+before one of them may write into it.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class PagePool(NamedTuple):
 
 def page_pool(pages: int) -> PagePool:
     """Make a pool of `pages` free pages."""
-    return PagePool(torch.zeros(pages, dtype=torch.int64))
+    return PagePool(torch.zeros(pages, dtype=torch.int64, device="cpu"))
 
 
 def take_pages(pool: PagePool, count: int) -> tuple[PagePool, Int[Tensor, " count"]]:
@@ -107,13 +108,13 @@ def branch(pool: PagePool, states: T, source: int, target: int) -> tuple[PagePoo
             f"slot {source} was to be branched to slot {target}, which holds pages; "
             "release it first or take another"
         )
-    table = tables[source]
+    table = tables[source].cpu()
     return share_pages(pool, table[table >= 0]), fork(states, source, target)
 
 
 def release(pool: PagePool, states: T, slot: int) -> tuple[PagePool, T]:
     """Give a slot's pages back and make it an empty sequence."""
-    table = _first(states).table[slot]
+    table = _first(states).table[slot].cpu()
     return release_pages(pool, table[table >= 0]), reset(states, slot)
 
 
@@ -127,14 +128,14 @@ class _Plan(NamedTuple):
 def _plan(pool: PagePool, states: Any, slot: int, end: int) -> _Plan:
     nodes = _nodes(states)
     size = nodes[0].k.shape[2]
-    row = nodes[0].table[slot].clone()
+    row = nodes[0].table[slot].to("cpu", copy=True)
     start = min(int(node.length[slot]) for node in nodes)
     if end > len(row) * size:
         raise CapacityError(
             f"{end} rows were asked for slot {slot}; its page table holds {len(row)} "
             f"pages of {size} rows. Make the state with more pages per slot"
         )
-    wanted = torch.arange(start // size, -(-end // size))
+    wanted = torch.arange(start // size, -(-end // size), device="cpu")
     held = row[wanted]
     missing = wanted[held < 0]
     shared = wanted[(held >= 0) & (pool.references[held.clamp(min=0)] > 1)]
@@ -150,7 +151,7 @@ def _apply_(plan: _Plan, states: T, slot: int) -> T:
             if plan.old.numel():
                 arena[:, plan.new] = arena[:, plan.old]
         table = pages.table.clone()
-        table[slot] = plan.row
+        table[slot] = plan.row.to(table.device)
         return pages._replace(table=table)
 
     return _map_pages(apply, states)

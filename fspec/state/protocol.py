@@ -97,7 +97,7 @@ def _each(state: Any, f: Any, *args: Any) -> tuple[Any, ...]:
 def put(x: Tensor, axis: int, at: int, value: Tensor | int) -> Tensor:
     """Copy of `x` with index `at` of `axis` set to `value`."""
     fresh = x.clone()
-    fresh.select(axis, at).copy_(torch.as_tensor(value))
+    fresh.select(axis, at).copy_(torch.as_tensor(value, device=x.device))
     return fresh
 
 

@@ -70,6 +70,11 @@ def lengths(state: TargetState) -> list[int]:
     return host(state.pages.length[state.slots])
 
 
+def starts(state: TargetState) -> list[int]:
+    """Position of each batch row's delta state, on the host."""
+    return host(state.delta.start[state.slots])
+
+
 def widest(state: TargetState, conv: int, chunk: int) -> int:
     """Most drafts a block over this state may carry."""
     return (state.delta.rows.shape[2] - (conv - 1) - (chunk - 1)) // 2 - 1

@@ -148,6 +148,8 @@ BAD = {
     "width 16 of none": ((*P, "--width", 16, "--drafter", "none"), "--width"),
     "width is no number": ((*P, "--width", "wide"), "--width"),
     "unknown drafter": ((*P, "--drafter", "eagle"), "eagle"),
+    "unknown device": ((*P, "--device", "tpu"), "device tpu", "cpu, cuda, xpu"),
+    "no such device": ((*P, "--device", "xpu:99"), "xpu:99"),
     "unknown dtype": ((*P, "--dtype", "float16"), "float16"),
     "no tokens": ((*P, "--max-tokens", 0), "--max-tokens"),
     "negative tokens": ((*P, "--max-tokens", -5), "--max-tokens"),
@@ -256,7 +258,14 @@ def test_streamed_text_is_the_text(plain):
     assert done.stdout.decode() == plain["text"]
     line = done.stderr.decode()
     assert line.count("\n") == 1
-    for word in ("24 tokens", "tokens/s", "cycles", "acceptance_length", "at 1…7"):
+    for word in (
+        "24 tokens",
+        "tokens/s",
+        "cycles",
+        "acceptance_length",
+        "at 1…7",
+        "on cpu",
+    ):
         assert word in line
 
 

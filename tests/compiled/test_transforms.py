@@ -7,11 +7,12 @@ import torch
 
 import fspec
 from fspec.kernels.delta import scan
+from fspec.kernels.norm import rms_norm
+from fspec.kernels.packed import Weight
 from fspec.kernels.product import product
 from fspec.layers.attention import AttentionParams
 from fspec.layers.mlp import mlp
 from fspec.layers.mtp import mtp_chain
-from fspec.layers.norm import rms_norm
 from fspec.types import Block
 from tests.laws import base, row
 from tests.laws.systems import system
@@ -23,14 +24,19 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def dense(weight: Weight) -> torch.Tensor:
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
 def test_kernels_and_layers_compile_whole():
     params = system(0, FP32).params
     x = random(8, params.config.hidden)
     layer = params.layers[0]
     rows = random(20, 4, 8), random(20, 4, 8, seed=1), random(20, 4, 16, seed=2)
     calls = [
-        (product, (x, layer.mlp.down.t().contiguous())),
-        (mlp, (layer.mlp, x)),
+        (product, (x, dense(layer.mlp.down).t().contiguous())),
+        (mlp, (params.kernels, layer.mlp, x)),
         (rms_norm, (x, layer.mlp_gain, 1e-6)),
         (
             scan,
@@ -70,14 +76,16 @@ def test_gradients_go_through_the_mtp_chain():
     mixer = gradient.layer.mixer
     assert isinstance(mixer, AttentionParams)
     for leaf in (gradient.fc, gradient.gain, mixer.in_proj, gradient.layer.mlp.down):
+        leaf = dense(leaf)
         assert bool(leaf.isfinite().all())
         assert float(leaf.abs().max()) > 0
     # one entry against a difference quotient; its own fp32 rounding is about 1 %
-    step = torch.zeros_like(mtp.fc)
+    fc = dense(mtp.fc)
+    step = torch.zeros_like(fc)
     step[2, 3] = 1e-2
-    up, down = (loss(mtp._replace(fc=mtp.fc + s)) for s in (step, -step))
+    up, down = (loss(mtp._replace(fc=fc + s)) for s in (step, -step))
     torch.testing.assert_close(
-        gradient.fc[2, 3], (up - down) / 2e-2, rtol=2e-2, atol=1e-4
+        dense(gradient.fc)[2, 3], (up - down) / 2e-2, rtol=2e-2, atol=1e-4
     )
 
 
@@ -87,7 +95,7 @@ def test_vmap_is_refused():
     tokens = torch.tensor(streams[0][:2])[:, None, None]
 
     def verify(token: torch.Tensor) -> torch.Tensor:
-        return fspec.verify(params, state, Block(token, token[0] * 0 + 1)).logits
+        return fspec.verify(params, state, Block(token, token[0] * 0 + 1)).choice
 
     with pytest.raises(fspec.UnsupportedError, match="vmap"):
         torch.vmap(verify)(tokens)

@@ -102,17 +102,17 @@ def _canonical(states, params) -> Any:
 
 def _stale_fold(right):
     # rows are dropped, S stays behind
-    def append(state, slot, length, rows, s, edge, history):
+    def append(state, slot, held, rows, s, start, edge):
         old = list(state.s[:, slot].clone())
-        right(state, slot, length, rows, old, edge, history)
+        right(state, slot, held, rows, old, start, edge)
 
     return append
 
 
 def _skip_a_row(right):
-    def append(state, slot, length, rows, s, edge, history):
+    def append(state, slot, held, rows, s, start, edge):
         stale = torch.cat([rows[:, :1], rows[:, :-1]], 1)
-        right(state, slot, length, stale, s, edge, history)
+        right(state, slot, held, stale, s, start, edge)
 
     return append
 

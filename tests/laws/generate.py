@@ -1,5 +1,6 @@
 """Generate law: with any drafter, `generate` is one-token greedy decoding."""
 
+import sys
 from functools import cache
 
 import torch
@@ -7,10 +8,11 @@ from hypothesis import strategies as st
 
 import fspec
 from fspec.algorithms import step as step_module
+from fspec.kernels.product import product
 from fspec.types import Block
 from tests.laws.base import Law, Wrong, require
 from tests.laws.scripted import scripted
-from tests.laws.systems import VARIANTS, system
+from tests.laws.systems import VARIANTS, system, with_kernels
 
 LONGEST = 24  # new tokens
 
@@ -112,6 +114,14 @@ def _limit_ignored(right):
     return accept
 
 
+def _last_of_equal(right):
+    def argmax(hidden, w):
+        logits = product(hidden, w).flip(-1)
+        return logits.shape[1] - 1 - logits.argmax(-1)
+
+    return argmax
+
+
 LAW = Law(
     "generate",
     check,
@@ -125,5 +135,12 @@ LAW = Law(
             ("fp32",),
         ),
         Wrong("runs past the limit", step_module, "accept", _limit_ignored),
+        Wrong(
+            "the highest id of equal logits",
+            sys.modules[__name__],
+            "system",
+            with_kernels(argmax=_last_of_equal),
+            ("bf16",),
+        ),
     ),
 )

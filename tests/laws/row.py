@@ -5,6 +5,7 @@ runs streams side by side through any mixture of chunks, blocks with garbage beh
 committed rows, cuts and idle turns, and compares each row that it meets.
 """
 
+import sys
 from functools import cache
 from typing import NamedTuple
 
@@ -14,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fspec
+from fspec.kernels.attention import vector as attention
 from fspec.kernels.delta import CHUNK
-from fspec.layers import decoder, deltanet
+from fspec.kernels.delta import vector as delta
 from fspec.types import Block
 from tests.laws.base import Law, Wrong, require, same
 from tests.laws.systems import (
@@ -25,6 +27,7 @@ from tests.laws.systems import (
     canaries_live,
     poisoned,
     system,
+    with_kernels,
 )
 
 WIDTH = 15
@@ -243,8 +246,8 @@ def _recur_from_length(right):
 
 def _rounded_beta_in_decode(right):
     # seen elsewhere: one path takes beta through bf16, another does not
-    def gates(params, beta, decay):
-        strength, fade = right(params, beta, decay)
+    def gates(speed, dt_bias, beta, decay):
+        strength, fade = right(speed, dt_bias, beta, decay)
         short = beta.shape[0] <= CHUNK // 2
         return strength.bfloat16().float() if short else strength, fade
 
@@ -259,11 +262,17 @@ LAW = Law(
     "row",
     check,
     (
-        Wrong("chunks from the call's start", deltanet, "scan", _recur_from_length),
-        Wrong("beta in bf16 if few rows", deltanet, "gates", _rounded_beta_in_decode),
+        Wrong("chunks from the call's start", delta, "scan", _recur_from_length),
+        Wrong("beta in bf16 if few rows", delta, "gates", _rounded_beta_in_decode),
         # rounding to bf16 hides these three
-        Wrong("library attention", decoder, "attend", _library_sum, ("fp32",)),
-        Wrong("no row groups", deltanet, "product", _plain_product, ("fp32",)),
-        Wrong("library silu", deltanet, "silu", _library_silu, ("fp32",)),
+        Wrong("library attention", attention, "attend_rows", _library_sum, ("fp32",)),
+        Wrong(
+            "no row groups",
+            sys.modules[__name__],
+            "system",
+            with_kernels(product=_plain_product),
+            ("fp32",),
+        ),
+        Wrong("library silu", delta, "silu", _library_silu, ("fp32",)),
     ),
 )

@@ -1,7 +1,9 @@
 """Random small targets, token streams, and poisoned states to run laws on."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +61,25 @@ def system(variant: int, dtype: torch.dtype) -> System:
         for _ in range(STREAMS)
     )
     return System(fspec.build_target(config, tensors, dtype), streams)
+
+
+def with_kernels(**versions: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make a wrong version of `system`, whose targets run wrong kernels.
+
+    `versions` are by the kernel's name; each makes the wrong one of the right one.
+    """
+
+    def wrong(right: Callable[[int, torch.dtype], System]) -> Callable[..., System]:
+        def system(variant: int, dtype: torch.dtype) -> System:
+            params, streams = right(variant, dtype)
+            kernels: Any = params.kernels
+            made = {name: f(getattr(kernels, name)) for name, f in versions.items()}
+            params = params._replace(kernels=replace(kernels, **made))
+            return System(params, streams)
+
+        return system
+
+    return wrong
 
 
 def poisoned(

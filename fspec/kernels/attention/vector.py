@@ -15,9 +15,52 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from fspec.kernels.rows import to_rows
+from fspec.types import Batch
+
 TILE = 64
 ROWS = 8
 RUN = 8
+
+
+def attend(
+    plan: Batch,
+    layer: int,
+    q: Float[Tensor, "r h k"],
+    k: Float[Tensor, "r kv k"],
+    v: Float[Tensor, "r kv k"],
+    keys: Float[Tensor, "layer page row kv k"],
+    values: Float[Tensor, "layer page row kv k"],
+    table: Int[Tensor, "slot n"],
+) -> Float[Tensor, "r h k"]:
+    """Attend from the rows of a call, request by request, since lengths differ.
+
+    Args:
+        plan: the call.
+        layer: which of the arenas' layers.
+        q: queries after norm and rotation, as many rows for each request.
+        k: the rows' own keys, likewise normed and rotated.
+        v: the rows' own values.
+        keys: the arena of committed keys.
+        values: the arena of committed values.
+        table: every slot's pages in order; -1 where it has none.
+
+    Returns:
+        The weighted values, fp32; zeros past a request's count.
+    """
+    t = q.shape[0] // len(plan.slots)
+    out = []
+    for i, (slot, length, count, *_) in enumerate(zip(*plan, strict=True)):
+        rows, *fresh = (y[i * t : i * t + count] for y in (q, k, v))
+        if count == 0:
+            out.append(rows.new_zeros(t, *rows.shape[1:]))
+            continue
+        tiles = (
+            gather_tiles(arena[layer], table[slot], length, new)
+            for arena, new in zip((keys, values), fresh, strict=True)
+        )
+        out.append(to_rows(attend_rows(rows, length, *tiles), t))
+    return torch.cat(out)
 
 
 def gather_tiles(
@@ -48,13 +91,13 @@ def gather_tiles(
     return rows[:needed].unflatten(0, (-1, TILE))
 
 
-def attend(
+def attend_rows(
     q: Float[Tensor, "t h k"],
     start: int,
     keys: Float[Tensor, "n 64 kv k"],
     values: Float[Tensor, "n 64 kv v"],
 ) -> Float[Tensor, "t h v"]:
-    """Attend from each row of `q` to keys at positions up to its own, in fp32.
+    """Attend from each row of one request to keys up to its position, in fp32.
 
     Args:
         q: queries of the rows at positions `start`, `start + 1`, …, after norm and

@@ -1,5 +1,10 @@
-"""The gated delta rule in chunks of `CHUNK` rows at absolute positions."""
+"""A Gated DeltaNet layer's recurrence over raw rows, in chunks at absolute positions.
 
-from fspec.kernels.delta.vector import CHUNK, scan
+Raw rows are the projections before the convolution, with the logits of beta and decay.
+Convolution window, gates and outputs are all computed from them, so they cannot
+disagree.
+"""
 
-__all__ = ["CHUNK", "scan"]
+from fspec.kernels.delta.vector import CHUNK, delta, scan
+
+__all__ = ["CHUNK", "delta", "scan"]

@@ -5,12 +5,121 @@ chunks that start at multiples of `CHUNK`. Rows that do not exist yet are zeros;
 reads only the rows before it, so zeros and real later rows give it the same bits.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from fspec.kernels.gate.vector import sigmoid, silu, softplus
+from fspec.kernels.norm.vector import l2_norm
+from fspec.kernels.rows import to_rows
+from fspec.types import Batch
+
 CHUNK = 16
+
+
+class DeltaInputs(NamedTuple):
+    """What the delta rule reads of rows: q, k `[t,h,k]`, v, beta and decay `[t,h]`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    decay: Tensor
+
+
+def delta(
+    plan: Batch,
+    layer: int,
+    conv: Float[Tensor, "m taps"],
+    speed: Float[Tensor, " h"],
+    dt_bias: Float[Tensor, " h"],
+    raw: Float[Tensor, "r c"],
+    s: Float[Tensor, "layer slot h k v"],
+    rows: Float[Tensor, "layer slot n c"],
+) -> tuple[Float[Tensor, "r h v"], list[Tensor]]:
+    """Run a layer's recurrence over the rows of a call, request by request.
+
+    Args:
+        plan: the call.
+        layer: which of the state's layers.
+        conv: fp32 taps of the convolution, the last one the current token's.
+        speed: -exp(A_log), fp32.
+        dt_bias: fp32.
+        raw: new raw rows (q, k, v, beta logit, decay logit), as many a request.
+        s: fp32 states, each at its request's start, a multiple of `CHUNK`.
+        rows: held raw rows, those of the convolution's history first.
+
+    Returns:
+        Outputs of the new rows, fp32, zeros past a request's count; and each
+        request's state at its edge, or as it stands where the edge is no later.
+    """
+    t, history = raw.shape[0] // len(plan.slots), conv.shape[1] - 1
+    sizes = s.shape[2:]
+    out, ends = [], []
+    for i, (slot, length, count, edge, start) in enumerate(zip(*plan, strict=True)):
+        state = s[layer, slot]
+        if count == 0:
+            out.append(raw.new_zeros(t, sizes[0], sizes[2], dtype=torch.float32))
+            ends.append(state)
+            continue
+        known = rows[layer, slot, : history + length - start]
+        every = torch.cat([known, raw[i * t : i * t + count]])
+        inputs = delta_inputs(conv, speed, dt_bias, every, sizes)
+        mixed, end = scan(state, *inputs, max(edge - start, 0))
+        out.append(to_rows(mixed[-count:], t))
+        ends.append(end)
+    return torch.cat(out), ends
+
+
+def delta_inputs(
+    conv: Float[Tensor, "m taps"],
+    speed: Float[Tensor, " h"],
+    dt_bias: Float[Tensor, " h"],
+    rows: Float[Tensor, "n c"],
+    sizes: torch.Size,
+) -> DeltaInputs:
+    """Convolve, gate and normalise raw rows; the first `taps - 1` are history only.
+
+    Args:
+        conv: as in `delta`.
+        speed: as in `delta`.
+        dt_bias: as in `delta`.
+        rows: of one request.
+        sizes: value heads, key dim and value dim.
+
+    Returns:
+        Inputs of the delta rule for the other rows, heads already repeated: value head
+        `h` uses key head `h // (value heads / key heads)`.
+    """
+    channels, taps = conv.shape
+    heads, key_dim, value_dim = sizes
+    count = rows.shape[0] - (taps - 1)
+    keys = channels - heads * value_dim
+    mixed, beta_decay = rows.split_with_sizes([channels, 2 * heads], -1)
+    # a sum over taps has one order, which conv1d has not
+    windows = mixed.float().unfold(0, taps, 1)
+    active = silu((windows * conv).sum(-1)).to(rows.dtype).float()
+    both, v = active.split_with_sizes([keys, channels - keys], -1)
+    both = l2_norm(both.view(count, 2, -1, key_dim))
+    repeats = heads // both.shape[2]
+    both = both[:, :, :, None].expand(-1, -1, -1, repeats, -1).flatten(2, 3)
+    beta, decay = gates(speed, dt_bias, *beta_decay[taps - 1 :].chunk(2, -1))
+    q, k = both.unbind(1)
+    return DeltaInputs(q * key_dim**-0.5, k, v.view(count, heads, -1), beta, decay)
+
+
+def gates(
+    speed: Float[Tensor, " h"],
+    dt_bias: Float[Tensor, " h"],
+    beta: Float[Tensor, "t h"],
+    decay: Float[Tensor, "t h"],
+) -> tuple[Float[Tensor, "t h"], Float[Tensor, "t h"]]:
+    """Write strength in [0, 1] and log decay <= 0 from their logits, both in fp32."""
+    rate = softplus(decay.float() + dt_bias)
+    return sigmoid(beta), speed * rate
 
 
 def scan(

@@ -1,4 +1,4 @@
-"""Dense product `y = x w`, equal bit for bit for any number of rows."""
+"""Product `y = x w`, `w` dense or packed, equal bit for bit for any number of rows."""
 
 from fspec.kernels.product.vector import ROWS, lone_product, product
 

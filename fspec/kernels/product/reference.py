@@ -1,11 +1,20 @@
-"""What the dense product is: one dot product per row and output."""
+"""What the product is: one dot product per row and output."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fspec.kernels.packed import Packed, Weight
+from fspec.kernels.packed.reference import dequantize
 
-def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "r o"]:
+
+def product(x: Float[Tensor, "r i"], w: Weight) -> Float[Tensor, "r o"]:
     """Multiply each row of `x` by `w`, in float64, rounded once to `x`'s dtype."""
-    rows = [(row.double()[:, None] * w.double()).sum(0) for row in x]
+    dense = dequantize(w) if isinstance(w, Packed) else w
+    rows = [(row.double()[:, None] * dense.double()).sum(0) for row in x]
     return torch.stack(rows).to(x.dtype)
+
+
+def lone_product(x: Float[Tensor, "1 i"], w: Weight) -> Float[Tensor, "1 o"]:
+    """Multiply one row: the same product."""
+    return product(x, w)

@@ -7,12 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from fspec.kernels.packed import Packed, Weight, dequantize
+
 ROWS = 8
 PARTS = 4
 NARROW = 16  # below about ten outputs the library goes row by row, and by address
 
 
-def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "r o"]:
+def product(x: Float[Tensor, "r i"], w: Weight) -> Float[Tensor, "r o"]:
     """Multiply rows by a weight; a row's bits do not depend on the other rows.
 
     The library picks its inner loop by the number of rows, and with it the order of
@@ -23,8 +25,11 @@ def product(x: Float[Tensor, "r i"], w: Float[Tensor, "i o"]) -> Float[Tensor, "
 
     Args:
         x: `r` rows of any dtype that `w` has.
-        w: the weight, `[in, out]`; columns may be a slice of a wider one.
+        w: the weight, `[in, out]`; columns may be a slice of a wider one. A packed one
+            is multiplied as what it stands for.
     """
+    if isinstance(w, Packed):
+        w = dequantize(w)
     if x.dtype != torch.float32:
         return product(x.float(), w.float()).to(x.dtype)
     rows, inner = x.shape
@@ -49,14 +54,14 @@ def _group(
     return torch.bmm(x.reshape(ROWS, parts, each).transpose(0, 1), terms).sum(0)
 
 
-def lone_product(
-    x: Float[Tensor, "1 i"], w: Float[Tensor, "i o"]
-) -> Float[Tensor, "1 o"]:
+def lone_product(x: Float[Tensor, "1 i"], w: Weight) -> Float[Tensor, "1 o"]:
     """Multiply one row that always comes alone, such as a step of a draft chain.
 
     A vector-matrix product of its own bits, several times faster than a group of
     eight. Rows of the target never take it.
     """
+    if isinstance(w, Packed):
+        w = dequantize(w)
     if x.dtype != torch.float32:
         return (x.float() @ w.float()).to(x.dtype)
     return x @ w

@@ -1,4 +1,4 @@
-"""RMS normalisation."""
+"""RMS normalisation on a CPU."""
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,21 @@ def rms_norm(
     if gain.dim() == 1:
         return torch.rms_norm(x, gain.shape, gain, eps)
     return torch.rms_norm(x, x.shape[-1:], None, eps) * gain
+
+
+def add_norm(
+    x: Float[Tensor, "r d"],
+    y: Float[Tensor, "r d"],
+    gain: Float[Tensor, " d"],
+    eps: float,
+) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r d"]]:
+    """Add to the residual stream and norm the sum, which is rounded first.
+
+    Returns:
+        The sum in `x`'s dtype, and `rms_norm` of it.
+    """
+    total = x + y
+    return total, rms_norm(total, gain, eps)
 
 
 def l2_norm(x: Float[Tensor, "*r k"]) -> Float[Tensor, "*r k"]:
