@@ -4,7 +4,7 @@ EXAMPLES ?= 2000
 SEED ?= 0
 BIN := .venv/bin
 
-.PHONY: demo test laws check bench
+.PHONY: demo test laws check bench xpu-check
 
 demo: .venv/.package
 	$(BIN)/fspec demo
@@ -27,6 +27,11 @@ check: .venv/.test
 
 bench: .venv/.test
 	$(BIN)/fspec bench cpu
+
+# Compiles the Triton kernels for Intel's B70 and runs them on the CPU; needs no GPU.
+xpu-check:
+	PYTHON=$(PYTHON) tools/xpu/fetch.sh .xpu
+	.xpu/venv/bin/python -m tools.xpu
 
 # torch by its own command first: the CPU build is found that way. With a build
 # already in .venv (CUDA, XPU), run pip yourself and touch the two stamps.

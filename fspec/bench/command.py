@@ -76,6 +76,26 @@ def bench_app(versions: Callable[[], Mapping[str, str]]) -> typer.Typer:
             torch.set_num_threads(threads)
         run_cpu(Settings(runs, prompts, max_tokens, width), save, versions())
 
+    @app.command("kernels")
+    def kernels(
+        kinds: Annotated[
+            list[str] | None, typer.Argument(help="Some kinds only, such as delta.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="cuda or xpu.")] = "cuda",
+        save: Annotated[
+            Path | None, typer.Option("--json", help="Write the numbers here too.")
+        ] = None,
+    ) -> None:
+        """Check every Triton kernel at the 27B model's sizes, then time it.
+
+        Exit code 1 if a kernel is wrong, which is then not timed; 0 for any numbers.
+        """
+        # not above: Triton is not there where only a CPU is
+        from fspec.bench.kernels import run_kernels
+
+        if not run_kernels(device, kinds or [], save, versions()):
+            raise typer.Exit(1)
+
     return app
 
 

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 
@@ -18,20 +17,6 @@ class Launch(NamedTuple):
     num_warps: int = 4
     num_stages: int = 2
     enable_fp_fusion: bool = False
-
-
-@triton.jit
-def wait_before(PDL: tl.constexpr):
-    """Wait for the launch before this one, which may still be running (CUDA only)."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def release_next(PDL: tl.constexpr):
-    """Let the next launch begin now: it waits before it reads what this one writes."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 def overlap(x: Tensor) -> dict[str, Any]:

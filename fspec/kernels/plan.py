@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     launch: Launch
 
     def groups(self, most: int) -> list[tuple[Tensor, int]]:
-        """Cut the tiles to groups of at most `most` times splits; each with its splits."""
+        """Cut the tiles to groups of at most `most` tiles times splits each."""
         out, first = [], 0
         while first < len(self.splits):
             last, widest = first, 0
@@ -124,7 +124,7 @@ def plan(
     if size < LEAST_PAGE:
         raise ShapeError(
             f"pages of {size} rows were given; GPU kernels read pages of "
-            f"{LEAST_PAGE} rows or more. Make the state with page_size={LEAST_PAGE} or 64"
+            f"{LEAST_PAGE} rows or more. Make the state with page_size=64"
         )
     shape = SHAPES["cuda" if arena.is_cuda else "xpu", arena.element_size()]
     if heads // kv > shape.side:

@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from fspec.bench.kernels.jit import stream_kernel
 from fspec.device import record
 
 REPEATS = 7
@@ -76,28 +76,14 @@ def time_calls(calls: Sequence[Callable[[], object]], device: torch.device) -> f
     return statistics.median(times) / len(calls) * 1e6
 
 
-@triton.jit
-def stream_kernel(source, out, turns, BLOCK: tl.constexpr):
-    """Read blocks of words and keep next to nothing of them."""
-    program = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([BLOCK], tl.int32)
-    at = source + program * turns * BLOCK + tl.arange(0, BLOCK)
-    for turn in tl.range(0, turns, num_stages=1):
-        total = total ^ tl.load(at + turn * BLOCK)
-    tl.store(out + program, tl.max(total, 0))
-
-
 def stream_bandwidth(device: torch.device) -> float:
     """Best bandwidth of a plain read, in bytes a microsecond."""
     words = torch.randint(1 << 30, (STREAM_BYTES // 4,), device=device).int()
     out = words.new_empty(1 << 18)
     best = 0.0
     for block, turns in ((4096, 8), (4096, 16), (8192, 8)):
-        grid = (len(words) // (block * turns),)
-
-        def call(grid=grid, turns=turns, block=block) -> None:
-            stream_kernel[grid](words, out, turns, BLOCK=block, num_warps=8)
-
+        run = stream_kernel[(len(words) // (block * turns),)]
+        call = partial(run, words, out, turns, BLOCK=block, num_warps=8)
         best = max(best, STREAM_BYTES / time_calls([call, call], device))
     return best
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from fspec.bench.kernels.case import Case, far, unequal
 from fspec.bench.kernels.shapes import (
@@ -26,13 +27,16 @@ from fspec.bench.kernels.shapes import (
     Draw,
 )
 from fspec.kernels.base import Kernels
-from fspec.kernels.plan import plan as single_plan
+from fspec.kernels.delta.reference import delta
+from fspec.kernels.on_cpu import VECTOR
+from fspec.kernels.plan import plan as make_plan
 from fspec.types import Batch, Rotation
 
 CONTEXTS = (8_192, 32_768, 131_072, 262_144, 1_048_576)
 BLOCK = 8
 CHUNK = 4096
 LAYERS = 24
+Arenas: TypeAlias = tuple[Tensor, Tensor]  # of keys and of values
 ROW_BYTES = 2 * KV_HEADS * DIM * 2  # of K and V of one token in one layer
 
 
@@ -40,48 +44,37 @@ def attention_cases(ops: Kernels, draw: Draw) -> Iterator[Case]:
     """One layer over a long context: a row, a block of eight, and eight single rows."""
     for context in CONTEXTS:
         length = context - BLOCK
-        arenas, table = _arenas(draw, length + BLOCK)
-        q, k, v = _block(draw, BLOCK)
+        arenas, table = _arenas(draw, context)
+        block = _block(draw, BLOCK)
+        check = partial(_check_attention, ops, arenas, table, length, block)
+        for t, single in ((1, False), (BLOCK, False), (BLOCK, True)):
+            plan = _plan(arenas, table, length, t, single)
+            rows = [x[:t] for x in block]
+            calls = [
+                partial(ops.attend, plan, layer, *rows, *arenas, table)
+                for layer in range(len(arenas[0]))
+            ]
+            form = "8 single rows" if single else f"{t} row" + "s" * (t > 1)
+            library = t == BLOCK and not single and context < 300_000
+            yield Case(
+                f"attention at {context}, {form}",
+                check,
+                calls,
+                length * ROW_BYTES * (BLOCK if single else 1),
+                _sdpa(arenas, length, block) if library else (),
+                "SDPA, contiguous" if library else "",
+            )
 
-        def run(t: int, layer: int, single: bool = False, at=None) -> Tensor:
-            start = length if at is None else at
-            batch = Batch([0], [start], [t], [0], [0])
-            plan = single_plan(batch, t, HEADS, arenas[0], table, single)
-            return ops.attend(plan, layer, q[:t], k[:t], v[:t], *arenas, table)
 
-        yield from _attention_lines(ops, run, arenas, table, length, (q, k, v))
-        del arenas, table
-        torch.cuda.empty_cache() if draw.device.type == "cuda" else None
-
-
-def _attention_lines(
-    ops: Kernels,
-    run: Callable[..., Tensor],
-    arenas: tuple[Tensor, Tensor],
-    table: Tensor,
-    length: int,
-    block: tuple[Tensor, Tensor, Tensor],
-) -> Iterator[Case]:
-    name = f"attention at {length + BLOCK}"
-    layers = range(len(arenas[0]))
-    check = partial(_check_attention, ops, arenas, table, length, block)
-    for t, single in ((1, False), (BLOCK, False), (BLOCK, True)):
-        batch = Batch([0], [length], [t], [0], [0])
-        plan = single_plan(batch, t, HEADS, arenas[0], table, single)
-        rows = [x[:t] for x in block]
-        calls = [
-            partial(ops.attend, plan, layer, *rows, *arenas, table) for layer in layers
-        ]
-        library, other = [], ""
-        if t == BLOCK and not single and length < 300_000:
-            library, other = _sdpa(arenas, length, block), "SDPA, contiguous"
-        form = "8 single rows" if single else f"{t} row" + "s" * (t > 1)
-        size = length * ROW_BYTES * (BLOCK if single else 1)
-        yield Case(f"{name}, {form}", check, calls, size, library, other)
+def _plan(
+    arenas: Arenas, table: Tensor, length: int, t: int, single: bool = False
+) -> Any:
+    batch = Batch([0], [length], [t], [0], [0])
+    return make_plan(batch, t, HEADS, arenas[0], table, single)
 
 
 def _sdpa(
-    arenas: tuple[Tensor, Tensor], length: int, block: tuple[Tensor, ...]
+    arenas: Arenas, length: int, block: tuple[Tensor, ...]
 ) -> list[Callable[[], object]]:
     q, k, v = block
     total = length + BLOCK
@@ -103,14 +96,13 @@ def _sdpa(
 
 def _check_attention(
     ops: Kernels,
-    arenas: tuple[Tensor, Tensor],
+    arenas: Arenas,
     table: Tensor,
     length: int,
     block: tuple[Tensor, Tensor, Tensor],
 ) -> str:
     def run(start: int, first: int, t: int, single: bool) -> Tensor:
-        batch = Batch([0], [start], [t], [0], [0])
-        plan = single_plan(batch, t, HEADS, arenas[0], table, single)
+        plan = _plan(arenas, table, start, t, single)
         rows = [x[first : first + t] for x in block]
         return ops.attend(plan, 0, *rows, *arenas, table)
 
@@ -125,9 +117,7 @@ def _check_attention(
     return wrong or far(full[:1], _exact(arenas, table, length, block[0][0])[None])
 
 
-def _exact(
-    arenas: tuple[Tensor, Tensor], table: Tensor, length: int, q: Tensor
-) -> Tensor:
+def _exact(arenas: Arenas, table: Tensor, length: int, q: Tensor) -> Tensor:
     k, v = (arena[0, table[0]].flatten(0, 1)[: length + 1] for arena in arenas)
     heads = []
     for h in range(HEADS):
@@ -137,7 +127,7 @@ def _exact(
     return torch.stack(heads)
 
 
-def _arenas(draw: Draw, rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def _arenas(draw: Draw, rows: int) -> tuple[Arenas, Tensor]:
     count = -(-rows // PAGE)
     layers = max(1, min(8, (600 << 20) // (rows * ROW_BYTES)))
     arenas = tuple(draw(layers, count, PAGE, KV_HEADS, DIM) for _ in "kv")
@@ -158,19 +148,18 @@ def prefill_attention_cases(ops: Kernels, draw: Draw) -> Iterator[Case]:
     for length in (0, 16_384, 61_440):
         arenas, table = _arenas(draw, length + CHUNK)
         block = _block(draw, CHUNK)
-        batch = Batch([0], [length], [CHUNK], [0], [0])
-        plan = ops.plan(batch, CHUNK, HEADS, arenas[0], table)
+        plan = _plan(arenas, table, length, CHUNK)
         call = partial(ops.attend, plan, 0, *block, *arenas, table)
-
-        def check(call=call, length=length, arenas=arenas, table=table, block=block):
-            batch = Batch([0], [length], [1], [0], [0])
-            plan = ops.plan(batch, 1, HEADS, arenas[0], table)
-            rows = [x[:1] for x in block]
-            alone = ops.attend(plan, 0, *rows, *arenas, table)
-            return unequal(alone, call()[:1], "first row alone")
-
+        one = [x[:1] for x in block]
+        first = _plan(arenas, table, length, 1)
+        alone = partial(ops.attend, first, 0, *one, *arenas, table)
         size = (length + CHUNK) * ROW_BYTES
-        yield Case(f"attention prefill, 4096 rows at {length}", check, [call], size)
+        name = f"attention prefill, 4096 rows at {length}"
+        yield Case(name, partial(_check_first, call, alone), [call], size)
+
+
+def _check_first(call: Callable[[], Tensor], alone: Callable[[], Tensor]) -> str:
+    return unequal(alone(), call()[:1], "first row alone")
 
 
 def delta_cases(ops: Kernels, draw: Draw) -> Iterator[Case]:
@@ -232,8 +221,6 @@ def _check_delta(
     wrong = unequal(run(1)[0][0], full[0], "first row alone")
     if t > 100:  # float64, one row after another, would take minutes
         return wrong
-    from fspec.kernels.delta.reference import delta
-
     batch = Batch([0], [length], [t], [edge], [start])
     host: list[Any] = [x.cpu() for x in (*weights, raw, s[:1], rows[:1])]
     wanted, states = delta(batch, 0, *host)
@@ -288,24 +275,12 @@ def small_cases(ops: Kernels, draw: Draw) -> Iterator[Case]:
     ]
     for name, op, args, elements in kinds:
         elements = elements or 2 * BLOCK * head_gain.numel()
-
-        def check(op=op, args=args) -> str:
-            from fspec.kernels.on_cpu import VECTOR
-
-            host = [
-                type(a)(*(x.cpu() for x in a))
-                if isinstance(a, Rotation)
-                else a.cpu()
-                if isinstance(a, Tensor)
-                else a
-                for a in args
-            ]
-            found, wanted = op(*args), getattr(VECTOR, op.__name__)(*host)
-            pairs = (
-                zip(found, wanted, strict=True)
-                if type(found) is tuple
-                else [(found, wanted)]
-            )
-            return "".join(far(a.cpu(), b) for a, b in pairs)
-
+        check = partial(_check_small, op, args)
         yield Case(f"{name}, 8 rows", check, [partial(op, *args)] * 20, 2 * elements)
+
+
+def _check_small(op: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    host = pytree.tree_map_only(Tensor, Tensor.cpu, args)
+    found, wanted = op(*args), getattr(VECTOR, op.__name__)(*host)
+    leaves = zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True)
+    return "".join(far(a.cpu(), b) for a, b in leaves)

@@ -1,14 +1,15 @@
 """Dense and packed products and the head, at the 27B model's sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fspec.bench.kernels.case import SEVERAL, Case, far, unequal
-from fspec.bench.kernels.shapes import HEAD, VOCAB, WEIGHTS, Draw, Weight
+from fspec.bench.kernels.shapes import HEAD, VOCAB, WEIGHTS, Draw
 from fspec.kernels.base import Kernels
 from fspec.kernels.packed import Packed
 from fspec.kernels.packed.triton import dequantize
@@ -106,7 +107,7 @@ def head_cases(ops: Kernels, draw: Draw) -> Iterator[Case]:
     )
 
 
-def _several(make, size: int) -> list:
+def _several(make: Callable[[], Any], size: int) -> list[Any]:
     return [make() for _ in range(max(2, min(24, SEVERAL // size + 1)))]
 
 
@@ -122,7 +123,9 @@ def _check(
     )
 
 
-def _check_prefill(ours, x: Tensor, w: Tensor) -> str:
+def _check_prefill(
+    ours: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor
+) -> str:
     found = ours(x, w)
     places = [0, len(x) // 2, len(x) - 1]
     alone = torch.cat([product(x[i : i + 1], w) for i in places])
@@ -151,8 +154,3 @@ def _library_argmax(x: Tensor, w: Tensor) -> Tensor:
 
 def _library_top(x: Tensor, w: Tensor) -> Tensor:
     return F.linear(x, w.t()).topk(16).indices
-
-
-def layer_size(weights: tuple[Weight, ...]) -> list[str]:
-    """Names of a layer's products, as they stand in the lines."""
-    return [weight.name for weight in weights]

@@ -1,56 +1,13 @@
-"""Gates on a GPU: elementwise, and the delta layer's norm of each head with its gate."""
+"""Gates on a GPU: elementwise ones, and the delta layer's norm with its gate."""
 
 import triton
-import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
 from fspec.kernels.backend import Launch, power
+from fspec.kernels.gate.jit import gate_kernel, norm_gate_kernel
 
 BLOCK = 1024
-
-
-@triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def gate_kernel(
-    x, gate, out, columns, x_row, gate_row, SILU: tl.constexpr, BLOCK: tl.constexpr
-):
-    """`x` times the rounded activation of `gate`: its sigmoid, or its silu."""
-    row = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < columns
-    g = tl.load(gate + row * gate_row + i, mask=inside, other=0.0).to(tl.float32)
-    if SILU:
-        g = g / (1.0 + tl.exp(-g))
-    else:
-        g = _sigmoid(g)
-    g = g.to(out.dtype.element_ty).to(tl.float32)
-    a = tl.load(x + row * x_row + i, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * columns + i, (a * g).to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def norm_gate_kernel(
-    x, z, gain, out, z_row, eps, DIM: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Norm one head's output, round it, and scale it by silu(z)."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    i = tl.arange(0, BLOCK)
-    inside = i < DIM
-    at = (row * tl.num_programs(1) + head) * DIM + i
-    a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(a * a, 0) / DIM + eps)
-    g = tl.load(gain + i, mask=inside, other=0.0)
-    normed = (a * scale * g).to(out.dtype.element_ty).to(tl.float32)
-    b = tl.load(z + row * z_row + head * DIM + i, mask=inside, other=0.0)
-    b = b.to(tl.float32)
-    y = normed * (b / (1.0 + tl.exp(-b)))
-    tl.store(out + at, y.to(out.dtype.element_ty), mask=inside)
 
 
 def _gate(x: Tensor, gate: Tensor, silu: bool) -> Tensor:

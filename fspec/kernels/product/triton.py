@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
 from fspec.kernels.backend import Launch, descriptor, has_descriptors, precision
+from fspec.kernels.product.jit import product_kernel
 
 LIBRARY_ROWS = (4096, 2048, 1024, 512)  # as many rows as the library is asked for
 
@@ -31,156 +31,40 @@ class Tile(NamedTuple):
     swap: bool = True
 
 
-@triton.jit
-def tile_sum(
-    x,
-    w,
-    rows,
-    inner,
-    outer,
-    x_row,
-    w_inner,
-    w_outer,
-    part,
-    ROWS: tl.constexpr,
-    OUTER: tl.constexpr,
-    INNER: tl.constexpr,
-    EVEN: tl.constexpr,
-    SWAP: tl.constexpr,
-    TMA: tl.constexpr,
-    PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """A tile of x w in fp32, `[OUTER, ROWS]` with SWAP; in sums of `part` terms."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    first = tl.program_id(1) * OUTER
-    # outputs past the end read the last one; they are not stored
-    col = tl.minimum(first + tl.arange(0, OUTER), outer - 1).to(tl.int64)
-    term = tl.arange(0, INNER)
-    x_at = x + row.to(tl.int64)[:, None] * x_row + term[None, :]
-    live = (row < rows)[:, None]
-    if not TMA:
-        w_at = w + col[:, None] * w_outer + term.to(tl.int64)[None, :] * w_inner
-    if SWAP:
-        total = tl.zeros([OUTER, ROWS], tl.float32)
-    else:
-        total = tl.zeros([ROWS, OUTER], tl.float32)
-    done = tl.zeros_like(total)
-    for k in range(0, inner, INNER):
-        if PARTS:
-            if (k % part == 0) & (k > 0):
-                done += total
-                total = tl.zeros_like(total)
-        if EVEN:
-            left = tl.load(x_at, mask=live, other=0.0)
-        else:
-            left = tl.load(x_at, mask=live & (k + term < inner)[None, :], other=0.0)
-        if TMA:
-            right = w.load([first, k])
-        else:
-            if EVEN:
-                right = tl.load(w_at)
-            else:
-                right = tl.load(w_at, mask=(k + term < inner)[None, :], other=0.0)
-            w_at += INNER * w_inner
-        if SWAP:
-            total = tl.dot(right, tl.trans(left), total, input_precision=PRECISION)
-        else:
-            total = tl.dot(left, tl.trans(right), total, input_precision=PRECISION)
-        x_at += INNER
-    if PARTS:
-        total += done
-    return total
-
-
-@triton.jit(do_not_specialize=["rows"])
-def product_kernel(
-    x,
-    w,
-    y,
-    rows,
-    inner,
-    outer,
-    x_row,
-    w_inner,
-    w_outer,
-    part,
-    ROWS: tl.constexpr,
-    OUTER: tl.constexpr,
-    INNER: tl.constexpr,
-    EVEN: tl.constexpr,
-    SWAP: tl.constexpr,
-    TMA: tl.constexpr,
-    PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """One tile of y = x w."""
-    total = tile_sum(
-        x,
-        w,
-        rows,
-        inner,
-        outer,
-        x_row,
-        w_inner,
-        w_outer,
-        part,
-        ROWS,
-        OUTER,
-        INNER,
-        EVEN,
-        SWAP,
-        TMA,
-        PARTS,
-        PRECISION,
-    )
-    if SWAP:
-        total = tl.trans(total)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    col = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
-    at = y + row.to(tl.int64)[:, None] * outer + col[None, :]
-    keep = (row < rows)[:, None] & (col < outer)[None, :]
-    tl.store(at, total.to(y.dtype.element_ty), mask=keep)
+# the fastest tile on an H200, by most rows and most outputs (LOG.md)
+ANY = 1 << 62
+CUDA_TILES = (
+    (16, 8_191, Tile(16, 32, 256, Launch(4, 4))),
+    (16, 24_575, Tile(16, 64, 128, Launch(4, 4))),
+    (16, 65_536, Tile(16, 32, 256, Launch(4, 4))),
+    (16, ANY, Tile(16, 128, 128, Launch(4, 3))),
+    (32, ANY, Tile(32, 64, 128, Launch(4, 4))),
+    (64, 8_191, Tile(64, 64, 128, Launch(4, 4))),
+    (64, 24_575, Tile(64, 64, 64, Launch(4, 6), swap=False)),
+    (64, ANY, Tile(64, 128, 64, Launch(4, 3), swap=False)),
+    (128, 8_191, Tile(64, 64, 64, Launch(4, 6))),
+    (128, 24_575, Tile(64, 128, 64, Launch(4, 4), swap=False)),
+    (128, ANY, Tile(128, 64, 64, Launch(8, 4))),
+    (ANY, ANY, Tile(128, 128, 64, Launch(8, 3), swap=False)),
+)
+# that spill no register, in parts or whole (`make xpu-check`)
+XPU_TILES = (
+    (8, ANY, Tile(8, 64, 64, Launch(4, 1), swap=False)),
+    (32, ANY, Tile(32, 64, 64, Launch(8, 1), swap=False)),
+    (ANY, ANY, Tile(64, 64, 32, Launch(8, 1), swap=False)),
+)
+# fp32 products are for checking: one tile
+CUDA_FP32 = ((ANY, ANY, Tile(16, 64, 32, Launch(4, 2))),)
+XPU_FP32 = ((ANY, ANY, Tile(16, 32, 32, Launch(4, 1), swap=False)),)
 
 
 def choose_tile(rows: int, outer: int, like: Tensor) -> Tile:
     """Choose the fastest tile for a number of rows; all give the same bits."""
-    if not like.is_cuda:
-        return _xpu_tile(rows, like.dtype)
     if like.dtype == torch.float32:
-        return Tile(16, 64, 32, Launch(4, 2))
-    narrow = outer < 8192
-    if rows > 128:
-        return Tile(128, 128, 64, Launch(8, 3), swap=False)
-    if rows > 64:
-        if narrow:
-            return Tile(64, 64, 64, Launch(4, 6))
-        if outer < 24576:
-            return Tile(64, 128, 64, Launch(4, 4), swap=False)
-        return Tile(128, 64, 64, Launch(8, 4))
-    if rows > 32:
-        if narrow:
-            return Tile(64, 64, 128, Launch(4, 4))
-        if outer < 24576:
-            return Tile(64, 64, 64, Launch(4, 6), swap=False)
-        return Tile(64, 128, 64, Launch(4, 3), swap=False)
-    if rows > 16:
-        return Tile(32, 64, 128, Launch(4, 4))
-    if outer > 65536:
-        return Tile(16, 128, 128, Launch(4, 3))
-    if not narrow and outer < 24576:
-        return Tile(16, 64, 128, Launch(4, 4))
-    return Tile(16, 32, 256, Launch(4, 4))
-
-
-def _xpu_tile(rows: int, dtype: torch.dtype) -> Tile:
-    if dtype == torch.float32:
-        return Tile(16, 32, 32, Launch(4, 1), swap=False)
-    if rows <= 8:
-        return Tile(8, 64, 64, Launch(4, 1), swap=False)
-    if rows <= 32:
-        return Tile(32, 64, 64, Launch(4, 1), swap=False)
-    return Tile(64, 128, 32, Launch(8, 1), swap=False)
+        tiles = CUDA_FP32 if like.is_cuda else XPU_FP32
+    else:
+        tiles = CUDA_TILES if like.is_cuda else XPU_TILES
+    return next(tile for most, width, tile in tiles if rows <= most and outer <= width)
 
 
 def tile_arguments(
