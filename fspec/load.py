@@ -117,11 +117,13 @@ def build_target(
             gain("mtp.norm"),
         )
     embed = tensors["embed_tokens.weight"].to(place, dtype, copy=True)
+    layers = tuple(layer(f"layers.{i}") for i in range(len(config.layer_kinds)))
+    weights = [w for x in layers for w in (x.mixer.in_proj, x.mixer.out, *x.mlp)]
     return TargetParams(
         config,
-        kernels,
+        kernels.prepare(kernels, weights),
         embed,
-        tuple(layer(f"layers.{i}") for i in range(len(config.layer_kinds))),
+        layers,
         gain("norm"),
         embed.t() if config.tied else weight("lm_head"),
         inverse_frequencies(config.rope).to(place),
@@ -198,5 +200,10 @@ def _delta(
     )
     in_proj = weight(*(f"{at}.in_proj_{x}" for x in ("qkv", "b", "a", "z")))
     return DeltaParams(
-        in_proj, conv[:, 0], -log_a.exp(), dt_bias, gain, weight(f"{at}.out_proj")
+        in_proj,
+        stored(conv[:, 0].t()),  # read tap by tap, over many channels
+        -log_a.exp(),
+        dt_bias,
+        gain,
+        weight(f"{at}.out_proj"),
     )

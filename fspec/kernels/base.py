@@ -15,6 +15,8 @@ class Kernels:
     `t`. `reference.py` of each operation's folder says what it computes.
 
     name: what reports call it.
+    prepare: `(kernels, weights) -> kernels`, once a target: what the dense weights
+        `[i, o]` of its layers allow, such as products that the library may take over.
     plan: `(batch, t, heads, arena, table) -> plan`, once a call: what `attend` and
         `delta` need of it whatever the layer. `heads` counts query heads; `arena` is
         `[layer, page, row, kv, k]`, of which only the sizes and the device are read;
@@ -38,6 +40,7 @@ class Kernels:
     """
 
     name: str
+    prepare: Callable[..., Any]
     plan: Callable[..., Any]
     product: Callable[..., Any]
     lone_product: Callable[..., Any]

@@ -1,5 +1,9 @@
 """The GPU's record: Triton kernels on CUDA and XPU, the same source."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,6 +17,7 @@ from fspec.kernels.packed import Packed, Weight
 from fspec.kernels.packed.triton import product as packed_product
 from fspec.kernels.plan import plan
 from fspec.kernels.product.triton import product as dense_product
+from fspec.kernels.product.triton import prove
 from fspec.kernels.vocab.triton import argmax, top
 
 
@@ -27,6 +32,16 @@ def product(
     return dense_product(x, w, library)
 
 
+def prepare(kernels: Kernels, weights: Iterable[Tensor]) -> Kernels:
+    """Let the library multiply long chunks where it is proven to give the same bits.
+
+    Runs both once for each size of weight; where they differ, the tiles stay.
+    """
+    sizes = {tuple(w.shape): w for w in weights}
+    library = frozenset[tuple[int, int, int]]().union(*map(prove, sizes.values()))
+    return replace(kernels, product=partial(product, library=library))
+
+
 def lone_product(x: Float[Tensor, "1 i"], w: Weight) -> Float[Tensor, "1 o"]:
     """Multiply a row that always comes alone: the same kernel."""
     return product(x, w)
@@ -34,6 +49,7 @@ def lone_product(x: Float[Tensor, "1 i"], w: Weight) -> Float[Tensor, "1 o"]:
 
 TRITON = Kernels(
     name="triton",
+    prepare=prepare,
     plan=plan,
     product=product,
     lone_product=lone_product,

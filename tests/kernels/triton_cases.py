@@ -290,7 +290,8 @@ def delta(
             at = torch.arange(b) * t + j
             now = [int(j < count) for count in counts]
             reached = [
-                min(n + j + 1, e) // CHUNK * CHUNK for n, e in zip(lengths, ends)
+                min(n + j + 1, e) // CHUNK * CHUNK
+                for n, e in zip(lengths, ends, strict=True)
             ]
             moved = [n + j for n in lengths]
             alone, last = run(Batch(slots, moved, now, reached, starts), raw[at])

@@ -83,7 +83,7 @@ def stream_bandwidth(device: torch.device) -> float:
     best = 0.0
     for block, turns in ((4096, 8), (4096, 16), (8192, 8)):
         run = stream_kernel[(len(words) // (block * turns),)]
-        call = partial(run, words, out, turns, BLOCK=block, num_warps=8)
+        call = partial(run, words, out, turns, BLOCK=block, num_warps=8)  # pyright: ignore
         best = max(best, STREAM_BYTES / time_calls([call, call], device))
     return best
 

@@ -230,7 +230,9 @@ def _check_delta(
 
 def _fla(raw: Tensor, s: Tensor) -> Callable[[], object] | None:
     try:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+        from fla.ops.gated_delta_rule import (  # pyright: ignore
+            chunk_gated_delta_rule,
+        )
     except ImportError:
         return None
     q, k, v, beta, decay = raw[None].split(
