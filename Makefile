@@ -12,10 +12,11 @@ demo: .venv/.package
 # Threads that wait asleep: spinning ones stall each other on a busy machine.
 test laws: export OMP_WAIT_POLICY = passive
 
-# Two sessions: pyproject.toml says why.
+# Three sessions: pyproject.toml says why.
 test: .venv/.test
 	$(BIN)/python -m pytest --durations=10
 	$(BIN)/python -m pytest -o addopts= tests/compiled --durations=10
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -o addopts= tests/interpreted
 
 laws: .venv/.test
 	$(BIN)/python -m tests.laws --examples $(EXAMPLES) --seed $(SEED)

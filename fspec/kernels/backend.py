@@ -19,9 +19,9 @@ class Launch(NamedTuple):
     enable_fp_fusion: bool = False
 
 
-def overlap(x: Tensor) -> dict[str, Any]:
+def overlap(x: Tensor, wanted: bool = True) -> dict[str, Any]:
     """Options of a kernel that begins while the one before it ends (CUDA only)."""
-    return {"PDL": True, "launch_pdl": True} if x.is_cuda else {"PDL": False}
+    return {"PDL": True, "launch_pdl": True} if wanted and x.is_cuda else {"PDL": False}
 
 
 def power(n: int) -> int:

@@ -20,6 +20,7 @@ from fspec.kernels.gate import reference as gate_reference
 from fspec.kernels.heads import reference as heads_reference
 from fspec.kernels.norm import reference as norm_reference
 from fspec.kernels.packed import dequantize, quantize
+from fspec.kernels.vocab.triton import top_logits
 from fspec.types import Batch, Rotation
 
 EPS = 1e-6
@@ -155,6 +156,8 @@ def vocab(ops: Kernels, draw: Draw, inner: int, outer: int, rows: int) -> None:
         same(found[0], values[:, :16])
         same(found[1], ids[:, :16])
         same(ops.argmax(-hidden[:1] * 0, w), torch.zeros_like(ids[:1, 0]))
+        for found, wanted in zip(top_logits(logits, 16), (values, ids), strict=True):
+            same(found, wanted[:, :16])
 
 
 def attention(

@@ -142,7 +142,6 @@ def attend_kernel(
     total = tl.zeros([QT], tl.float32)
     acc = tl.zeros([QT, PD], tl.float32)
     pages = table + slot.to(tl.int64) * table_row
-    release_next(PDL)
     # tiles wholly below the new rows
     paged = tl.maximum(tl.minimum(base, hi), lo)
     page = tl.load(pages + lo // SIZE, mask=lo < paged, other=0)
@@ -160,6 +159,8 @@ def attend_kernel(
             qv, k, v, live, top, total, acc, scale, False, PRECISION
         )
     wait_before(PDL)
+    # not before the pages are read: the next launch would take room from this one
+    release_next(PDL)
     # then those that every row sees whole, and those it does not
     whole = tl.maximum(tl.minimum((p0 + 1) // KT * KT, hi), paged)
     edge = i * edge_rows - base

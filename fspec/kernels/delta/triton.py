@@ -14,6 +14,7 @@ from fspec.kernels.delta.jit_rows import rows_kernel
 CHUNK = 16
 CHANNELS = 128  # of a program that convolves
 COLUMNS = 16  # value dims of a program that scans
+SHORT = 16  # chunks of a call whose launches overlap
 
 
 def delta(
@@ -55,7 +56,9 @@ def delta(
     lengths = wide(requests, chunks, heads, 2, CHUNK, **fp32)
     folded = s.new_empty(requests if any(folds) else 0, *s.shape[2:])
     held = rows[layer]
-    early = overlap(raw)
+    # a few chunks are over before a launch is; many would wait for room
+    short = requests * chunks <= SHORT
+    early = overlap(raw, short)
     rows_kernel[(triton.cdiv(channels, CHANNELS) + 1, chunks, requests)](
         held,
         raw,
@@ -112,7 +115,7 @@ def delta(
         chunks,
         **sizes,
         BV=COLUMNS,
-        STAGES=2,
+        STAGES=1 if short else 2,
         **early,
         **Launch(1, 1)._asdict(),
     )

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fspec.kernels.jit import wait_before
+from fspec.kernels.jit import release_next, wait_before
 
 
 @triton.jit
@@ -166,8 +166,10 @@ def packed_kernel(
     EVEN: tl.constexpr,
     ASM: tl.constexpr,
     SWAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One part of a tile of y `[part, rows, outer]`: `each` blocks of 128 inputs."""
+    release_next(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tile = tl.program_id(1)
     first = tl.program_id(2) * each

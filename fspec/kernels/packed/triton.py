@@ -18,16 +18,14 @@ from fspec.kernels.product.triton import choose_tile, run_tile
 
 FEW = 16  # rows that the fused kernel takes
 MOST_PARTS = 8
-TARGET_PROGRAMS = 1024
+PROGRAMS = 640  # least programs of a launch, where the weight has as many
 
 
 def part_blocks(w: Packed) -> int:
     """Blocks of 128 inputs in one part of the sum: fixed by the weight's sizes."""
     tiles, blocks = w.words.shape[:2]
     parts = 1
-    while (
-        parts < MOST_PARTS and tiles * parts < TARGET_PROGRAMS and blocks >= 8 * parts
-    ):
+    while parts < MOST_PARTS and tiles * parts < PROGRAMS and blocks >= 8 * parts:
         parts *= 2
     return triton.cdiv(blocks, parts)
 
@@ -92,6 +90,7 @@ def product(x: Float[Tensor, "r i"], w: Packed) -> Float[Tensor, "r o"]:
         EVEN=w.inner % INNER == 0,
         ASM=fused,
         SWAP=fused,
+        PDL=fused,
         **(Launch(2, 3) if fused else Launch(4, 1))._asdict(),
     )
     if parts > 1:

@@ -82,14 +82,34 @@ def head_kernel(
 
 @triton.jit
 def logits_kernel(logits, best, outer, BLOCK: tl.constexpr, COUNT: tl.constexpr):
-    """The greatest COUNT keys in one block of a row of logits."""
+    """The greatest COUNT keys in one block of a row of logits.
+
+    A bf16 logit and its place in the block make a key of 32 bits, twice as fast to
+    search as one of 64.
+    """
     row = tl.program_id(1).to(tl.int64)
-    ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = ids < outer
-    x = tl.load(logits + row * outer + ids, mask=inside, other=0.0).to(tl.float32)
-    keys = tl.where(inside, _keys(x, ids), LEAST)
+    first = tl.program_id(0) * BLOCK
+    i = tl.arange(0, BLOCK)
+    inside = first + i < outer
+    x = tl.load(logits + row * outer + first + i, mask=inside, other=0.0)
     out = best + (row * tl.num_programs(0) + tl.program_id(0)) * COUNT
-    _store_greatest(keys, out, 0, COUNT, True)
+    if x.dtype == tl.bfloat16:
+        x = tl.where(x.to(tl.float32) == 0.0, 0.0, x.to(tl.float32)).to(tl.bfloat16)
+        bits = x.to(tl.int16, bitcast=True).to(tl.int32)
+        order = tl.where(bits < 0, bits ^ 0x7FFF, bits)
+        keys = tl.where(inside, (order << 16) | (0xFFFF - i), -(2**31))
+        for j in tl.static_range(COUNT):
+            key = tl.max(keys, 0)
+            keys = tl.where(keys == key, -(2**31), keys)
+            high = key >> 16
+            wide = tl.where(high < 0, high ^ 0x7FFF, high) << 16
+            found = _keys(
+                wide.to(tl.float32, bitcast=True), first + 0xFFFF - (key & 0xFFFF)
+            )
+            tl.store(out + j, tl.where(key == -(2**31), LEAST, found))
+    else:
+        keys = tl.where(inside, _keys(x.to(tl.float32), first + i), LEAST)
+        _store_greatest(keys, out, 0, COUNT, True)
 
 
 @triton.jit

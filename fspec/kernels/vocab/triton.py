@@ -14,7 +14,7 @@ from fspec.kernels.product.triton import (
 )
 from fspec.kernels.vocab.jit import head_kernel, keys_kernel, logits_kernel
 
-BLOCK = 2048
+LOGITS, KEYS = 1024, 512  # that one warp searches
 
 
 def _head(
@@ -36,10 +36,10 @@ def _head(
 def _reduce(best: Int[Tensor, "r m"], count: int) -> Int[Tensor, "r count"]:
     rows, keys = best.shape
     while keys > count:
-        blocks = triton.cdiv(keys, BLOCK)
+        blocks = triton.cdiv(keys, KEYS)
         less = best.new_empty(rows, blocks * count)
         keys_kernel[(blocks, rows)](
-            best, less, keys, BLOCK=BLOCK, COUNT=count, **Launch(8)._asdict()
+            best, less, keys, BLOCK=KEYS, COUNT=count, **Launch(1)._asdict()
         )
         best, keys = less, blocks * count
     return best
@@ -68,9 +68,14 @@ def top_logits(
 ) -> tuple[Float[Tensor, "r c"], Int[Tensor, "r c"]]:
     """Do as `top` on logits that were written out; bytes: the logits once."""
     rows, outer = logits.shape
-    blocks = triton.cdiv(outer, BLOCK)
+    blocks = triton.cdiv(outer, LOGITS)
     best = logits.new_empty(rows, blocks * count, dtype=torch.int64)
     logits_kernel[(blocks, rows)](
-        logits.contiguous(), best, outer, BLOCK=BLOCK, COUNT=count, **Launch()._asdict()
+        logits.contiguous(),
+        best,
+        outer,
+        BLOCK=LOGITS,
+        COUNT=count,
+        **Launch(1)._asdict(),
     )
     return _values(_reduce(best, count), logits.dtype)
