@@ -12,6 +12,7 @@ from fspec.bench.kernels.jit import stream_kernel
 from fspec.device import record
 
 REPEATS = 7
+LEAST = 3
 STREAM_BYTES = 4 << 30
 SEVERAL = 800 << 20  # bytes of weights to rotate through, well past any cache
 
@@ -65,7 +66,11 @@ def measure(case: Case, device: torch.device) -> Line:
 
 
 def time_calls(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Microseconds of one call: median of replays of a graph that holds all of them."""
+    """Microseconds of one call: median of replays of a graph of all of them.
+
+    At least `LEAST` a graph: a lone call would be timed from a cold start.
+    """
+    calls = [*calls] * -(-LEAST // len(calls))
 
     def all_calls() -> None:
         for call in calls:

@@ -67,6 +67,7 @@ def run_kernels(
     about = _about(place, versions)
     console.print(json.dumps(about))
     stream = stream_bandwidth(place)
+    _free(place)
     console.print(f"streaming read: {stream / 1e6:.3f} TB/s")
     lines: list[Line] = []
     for kind in kinds or KINDS:

@@ -12,7 +12,7 @@ from fspec.kernels.delta.jit import relate_kernel, scan_kernel
 from fspec.kernels.delta.jit_rows import rows_kernel
 
 CHUNK = 16
-CHANNELS = 128  # of a program that convolves
+CHANNELS = 64  # of a program that convolves
 COLUMNS = 16  # value dims of a program that scans
 SHORT = 16  # chunks of a call whose launches overlap
 
