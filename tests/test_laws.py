@@ -3,9 +3,10 @@
 import pytest
 
 from tests.laws import ALL, base
+from tests.laws.settings import CPU
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("setting", CPU)
 @pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
-def test_law_under_the_hook(law: base.Law, dtype: str):
-    base.run(law, dtype, examples=6)
+def test_law_under_the_hook(law: base.Law, setting: str):
+    base.run(law, setting, examples=6)

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -66,28 +66,55 @@ def toy_config_dict(**over: Any) -> dict[str, Any]:
     return config | over
 
 
-def toy_state_dict(
-    config_dict: Mapping[str, Any], seed: int, mtp: bool = True
-) -> dict[str, Tensor]:
-    """Draw float32 weights under Hugging Face's names (`model.` prefix).
+class Draw(NamedTuple):
+    """Draws tensors on its generator's device; vectors in fp32, matrices in `dtype`."""
 
-    The trunk's values depend on `seed` alone: `mtp` adds tensors and changes none.
-    A tied config gets no `lm_head.weight`.
+    random: torch.Generator
+    dtype: torch.dtype
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        device = self.random.device
+        return torch.randn(*shape, generator=self.random, device=device, dtype=dtype)
+
+    def uniform(self, size: int) -> Tensor:
+        return torch.rand(size, generator=self.random, device=self.random.device)
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        return self.normal(rows, columns, dtype=self.dtype).mul_(
+            0.6 / math.sqrt(columns)
+        )
+
+    def norm(self, size: int) -> Tensor:
+        return self.normal(size) * 0.1
+
+
+def toy_state_dict(
+    config_dict: Mapping[str, Any],
+    seed: int,
+    mtp: bool = True,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Draw weights under Hugging Face's names (`model.` prefix).
+
+    The trunk's values depend on `seed`, `dtype` and `device` alone: `mtp` adds tensors
+    and changes none. A tied config gets no `lm_head.weight`. Matrices are drawn in
+    `dtype` on `device`: those of real sizes have no room for a detour.
     """
     config = config_dict.get("text_config", config_dict)
     tied = config_dict.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     hidden, vocab = config["hidden_size"], config["vocab_size"]
-    random = torch.Generator().manual_seed(seed)
-    tensors = {"model.embed_tokens.weight": _matrix(random, vocab, hidden)}
+    random = Draw(torch.Generator(device).manual_seed(seed), dtype)
+    tensors = {"model.embed_tokens.weight": random.matrix(vocab, hidden)}
     for index, kind in enumerate(config["layer_types"]):
         tensors |= _layer(random, config, f"model.layers.{index}.", kind)
-    tensors["model.norm.weight"] = _norm(random, hidden)
+    tensors["model.norm.weight"] = random.norm(hidden)
     if not tied:
-        tensors["lm_head.weight"] = _matrix(random, vocab, hidden)
+        tensors["lm_head.weight"] = random.matrix(vocab, hidden)
     if mtp:
-        tensors["mtp.fc.weight"] = _matrix(random, hidden, 2 * hidden)
+        tensors["mtp.fc.weight"] = random.matrix(hidden, 2 * hidden)
         for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
-            tensors[f"mtp.{name}.weight"] = _norm(random, hidden)
+            tensors[f"mtp.{name}.weight"] = random.norm(hidden)
         tensors |= _layer(random, config, "mtp.layers.0.", "full_attention")
     return tensors
 
@@ -125,63 +152,53 @@ def write_checkpoint(
     return path
 
 
-def _matrix(random: torch.Generator, rows: int, columns: int) -> Tensor:
-    scale = 0.6 / math.sqrt(columns)
-    return torch.randn(rows, columns, generator=random) * scale
-
-
-def _norm(random: torch.Generator, size: int) -> Tensor:
-    return torch.randn(size, generator=random) * 0.1
-
-
 def _layer(
-    random: torch.Generator, config: Mapping[str, Any], prefix: str, kind: str
+    random: Draw, config: Mapping[str, Any], prefix: str, kind: str
 ) -> dict[str, Tensor]:
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     linear = kind == "linear_attention"
     mixer = _delta(random, config) if linear else _attention(random, config)
     tensors = {
-        "input_layernorm.weight": _norm(random, hidden),
-        "post_attention_layernorm.weight": _norm(random, hidden),
-        "mlp.gate_proj.weight": _matrix(random, inner, hidden),
-        "mlp.up_proj.weight": _matrix(random, inner, hidden),
-        "mlp.down_proj.weight": _matrix(random, hidden, inner),
+        "input_layernorm.weight": random.norm(hidden),
+        "post_attention_layernorm.weight": random.norm(hidden),
+        "mlp.gate_proj.weight": random.matrix(inner, hidden),
+        "mlp.up_proj.weight": random.matrix(inner, hidden),
+        "mlp.down_proj.weight": random.matrix(hidden, inner),
     }
     return {prefix + name: tensor for name, tensor in (tensors | mixer).items()}
 
 
-def _delta(random: torch.Generator, config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _delta(random: Draw, config: Mapping[str, Any]) -> dict[str, Tensor]:
     hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
     keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
     values = heads * config["linear_value_head_dim"]
     channels, taps = 2 * keys + values, config["linear_conv_kernel_dim"]
-    decay = 1 + 15 * torch.rand(heads, generator=random)
+    decay = 1 + 15 * random.uniform(heads)
     low, high = math.log(0.001), math.log(0.1)
-    step = torch.exp(low + (high - low) * torch.rand(heads, generator=random))
-    gain = 1 + _norm(random, config["linear_value_head_dim"])
+    step = torch.exp(low + (high - low) * random.uniform(heads))
+    gain = 1 + random.norm(config["linear_value_head_dim"])
     return {
-        "linear_attn.in_proj_qkv.weight": _matrix(random, channels, hidden),
-        "linear_attn.in_proj_z.weight": _matrix(random, values, hidden),
-        "linear_attn.in_proj_b.weight": _matrix(random, heads, hidden),
-        "linear_attn.in_proj_a.weight": _matrix(random, heads, hidden),
-        "linear_attn.conv1d.weight": 0.3
-        * torch.randn(channels, 1, taps, generator=random),
+        "linear_attn.in_proj_qkv.weight": random.matrix(channels, hidden),
+        "linear_attn.in_proj_z.weight": random.matrix(values, hidden),
+        "linear_attn.in_proj_b.weight": random.matrix(heads, hidden),
+        "linear_attn.in_proj_a.weight": random.matrix(heads, hidden),
+        "linear_attn.conv1d.weight": 0.3 * random.normal(channels, 1, taps),
         "linear_attn.A_log": torch.log(decay),
         "linear_attn.dt_bias": step + torch.log(-torch.expm1(-step)),
         "linear_attn.norm.weight": gain,
-        "linear_attn.out_proj.weight": _matrix(random, hidden, values),
+        "linear_attn.out_proj.weight": random.matrix(hidden, values),
     }
 
 
-def _attention(random: torch.Generator, config: Mapping[str, Any]) -> dict[str, Tensor]:
+def _attention(random: Draw, config: Mapping[str, Any]) -> dict[str, Tensor]:
     hidden, size = config["hidden_size"], config["head_dim"]
     queries = config["num_attention_heads"] * size
     keys = config["num_key_value_heads"] * size
     return {
-        "self_attn.q_proj.weight": _matrix(random, 2 * queries, hidden),
-        "self_attn.k_proj.weight": _matrix(random, keys, hidden),
-        "self_attn.v_proj.weight": _matrix(random, keys, hidden),
-        "self_attn.o_proj.weight": _matrix(random, hidden, queries),
-        "self_attn.q_norm.weight": _norm(random, size),
-        "self_attn.k_norm.weight": _norm(random, size),
+        "self_attn.q_proj.weight": random.matrix(2 * queries, hidden),
+        "self_attn.k_proj.weight": random.matrix(keys, hidden),
+        "self_attn.v_proj.weight": random.matrix(keys, hidden),
+        "self_attn.o_proj.weight": random.matrix(hidden, queries),
+        "self_attn.q_norm.weight": random.norm(size),
+        "self_attn.k_norm.weight": random.norm(size),
     }

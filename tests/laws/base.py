@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fspec
+from tests.laws.settings import EVERY, Setting, find
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# a failure on a GPU is reported as it was drawn: device time is not spent to shrink it
+UNSHRUNK = (Phase.explicit, Phase.generate)
 
 
 class LawBroken(AssertionError):
@@ -23,22 +25,26 @@ class LawBroken(AssertionError):
 class Wrong(NamedTuple):
     """A wrong version: in `place`, `name` is replaced by `version(right)`.
 
-    `dtypes` are those in which it is wrong on this project's machines.
+    `settings` are those in which it is wrong on this project's machines.
     """
 
     title: str
     place: Any
     name: str
     version: Callable[[Any], Any]
-    dtypes: tuple[str, ...] = ("fp32", "bf16")
+    settings: tuple[str, ...] = EVERY
 
 
 class Law(NamedTuple):
-    """A property of drawn cases, and versions that it must reject."""
+    """A property of drawn cases, and versions that it must reject.
+
+    `prepare` computes what cases are compared with, so that no wrong version does.
+    """
 
     name: str
-    check: Callable[[Any, torch.dtype], None]
+    check: Callable[[Any, Setting], None]
     wrong: tuple[Wrong, ...]
+    prepare: Callable[[Setting], None] = lambda setting: None
 
 
 def require(holds: bool, what: str) -> None:
@@ -55,20 +61,27 @@ def same(a: Tensor, b: Tensor, what: str) -> None:
         raise LawBroken(f"{what}: bytes differ, by up to {off:.3g}")
 
 
-def run(law: Law, dtype: str, examples: int, seed: int | None = None) -> None:
+def run(
+    law: Law, setting: Setting | str, examples: int, seed: int | None = None
+) -> None:
     """Check a law on drawn cases; without a seed, always the same ones."""
-    _run(law, dtype, examples, seed, tuple(Phase))
+    setting = find(setting)
+    phases = tuple(Phase) if setting.device == "cpu" else UNSHRUNK
+    _run(law, setting, examples, seed, phases)
 
 
-def reject(law: Law, wrong: Wrong, dtype: str, examples: int = 100) -> str:
+def reject(law: Law, wrong: Wrong, setting: Setting | str, examples: int = 100) -> str:
     """Run a law on a wrong version and return how it was caught.
 
     Raises:
         LawBroken: it was not caught within `examples` cases.
     """
+    setting = find(setting)
+    with torch.no_grad():
+        law.prepare(setting)
     with applied(wrong):
         try:
-            _run(law, dtype, examples, None, (Phase.generate,))
+            _run(law, setting, examples, None, (Phase.generate,))
         except (AssertionError, fspec.FspecError) as caught:
             # broken, or refused on the way by a check of fspec's own
             return str(caught).splitlines()[0]
@@ -84,7 +97,11 @@ def applied(wrong: Wrong) -> Iterator[None]:
 
 
 def _run(
-    law: Law, dtype: str, examples: int, seed: int | None, phases: tuple[Phase, ...]
+    law: Law,
+    setting: Setting,
+    examples: int,
+    seed: int | None,
+    phases: tuple[Phase, ...],
 ) -> None:
     @settings(
         max_examples=examples,
@@ -99,7 +116,7 @@ def _run(
     @given(st.data())
     def body(data: st.DataObject) -> None:
         with torch.no_grad():
-            law.check(data, DTYPES[dtype])
+            law.check(data, setting)
 
     if seed is not None:
         body = hypothesis.seed(seed)(body)

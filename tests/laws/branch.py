@@ -15,36 +15,37 @@ from fspec.state import deltanet as deltanet_module
 from fspec.state import pool as pool_module
 from fspec.types import Block, Committed
 from tests.laws.base import Law, Wrong, require
-from tests.laws.systems import VARIANTS, canaries_live, poisoned, system
+from tests.laws.settings import Setting
+from tests.laws.systems import canaries_live, ints, poisoned, random_tokens, system
 
-CAPACITY = 120
+CAPACITY = 120  # beside what a setting's long prompts take
 
 
-def check(data: st.DataObject, dtype: torch.dtype) -> None:
+def check(data: st.DataObject, setting: Setting) -> None:
     """Branch a drawn state inside one arena and compare with separate runs."""
-    params, streams = system(data.draw(st.integers(0, len(VARIANTS) - 1)), dtype)
+    params, streams = system(data.draw(setting.variant()), setting)
     width = data.draw(st.integers(1, 15), "width")
     drafters = fspec.mtp(width), fspec.lookup(width)
-    page_size = data.draw(st.sampled_from([1, 4, 16, 64]), "page size")
-    count = data.draw(st.integers(1, 70), "prompt")
+    page_size = data.draw(setting.page_size(), "page size")
+    count = data.draw(setting.counts(1, 70), "prompt")
     made = poisoned(
         params,
         drafters,
         batch=2,
-        capacity=CAPACITY,
+        capacity=CAPACITY + setting.long,
         width=width,
         page_size=page_size,
         seed=data.draw(st.integers(0, 99), "places"),
     )
     pool, states, slots = _lone(params, drafters, *made, streams[0][:count])
-    blocks = [_block(data, params.config.vocab, width) for _ in slots]
+    blocks = [_block(data, params, width) for _ in slots]
     alone = [_finish(params, drafters, states, block) for block in blocks]
     parent = fspec.canonical(states, params)
     _compare_drafters(params, drafters, states, blocks[0])
     pool, both = fspec.branch(pool, states, slots[0], slots[1])
     for slot in slots:
         pool, both = fspec.reserve_(pool, both, slot, count + width + 1)
-    both = tuple(x._replace(slots=torch.tensor(slots)) for x in both)
+    both = tuple(x._replace(slots=ints(params, slots)) for x in both)
     require(
         fspec.equal(fspec.canonical(both, params)[0][1], parent[0][0]), "the branch"
     )
@@ -63,18 +64,19 @@ def _lone(params, drafters, pool, states, tokens: list[int]):
     # one request with a prompt; the other slot's pages go back to the pool
     slots = states[0].slots.tolist()
     pool, states = fspec.release(pool, states, slots[1])
-    states = tuple(x._replace(slots=torch.tensor(slots[:1])) for x in states)
-    known = torch.tensor([tokens])
+    states = tuple(x._replace(slots=ints(params, slots[:1])) for x in states)
+    known = ints(params, [tokens])
     target, hidden, features = fspec.extend(params, states[0], known)
-    committed = Committed(known, hidden, features, torch.tensor([len(tokens)]))
+    committed = Committed(known, hidden, features, ints(params, [len(tokens)]))
     absorbed = _absorb(params, drafters, states[1:], committed, "absorb")
     return pool, (target, *absorbed), slots
 
 
-def _block(data: st.DataObject, vocab: int, width: int) -> Block:
-    random = torch.Generator().manual_seed(data.draw(st.integers(0, 999), "tokens"))
-    tokens = torch.randint(vocab, (1, width + 1), generator=random)
-    return Block(tokens, torch.tensor([data.draw(st.integers(1, width + 1), "count")]))
+def _block(data: st.DataObject, params, width: int) -> Block:
+    seed = data.draw(st.integers(0, 999), "tokens")
+    tokens = random_tokens(params, 1, width + 1, seed=seed)
+    count = data.draw(st.integers(1, width + 1), "count")
+    return Block(tokens, ints(params, [count]))
 
 
 def _finish(params, drafters, states, block, commit=fspec.commit, absorb="absorb"):
@@ -90,7 +92,7 @@ def _absorb(params, drafters, states, committed, name: str):
 
 
 def _compare_drafters(params, drafters, states, block: Block) -> None:
-    sampling = greedy(1, width=15, max_tokens=9, room=99)
+    sampling = greedy(1, width=15, max_tokens=9, room=99, like=params.embed)
     boundary = block.tokens[:, 0]
 
     def ask() -> list:

@@ -14,32 +14,34 @@ from fspec.algorithms import commit as commit_module
 from fspec.algorithms import mtp as mtp_module
 from fspec.types import Block, Committed
 from tests.laws.base import Law, Wrong, require
-from tests.laws.systems import VARIANTS, canaries_live, poisoned, system
+from tests.laws.settings import Setting
+from tests.laws.systems import canaries_live, ints, poisoned, random_tokens, system
 
-CAPACITY = 130
+CAPACITY = 130  # beside what a setting's long prompts take
 
 
-def check(data: st.DataObject, dtype: torch.dtype) -> None:
+def check(data: st.DataObject, setting: Setting) -> None:
     """Commit every prefix of a drawn block and compare with single steps."""
-    params, streams = system(data.draw(st.integers(0, len(VARIANTS) - 1)), dtype)
+    params, streams = system(data.draw(setting.variant()), setting)
     width = data.draw(st.integers(0, 15), "width")
     drafters = fspec.mtp(max(width, 1)), fspec.lookup()
     _, states = poisoned(
         params,
         drafters,
         batch=1,
-        capacity=CAPACITY,
+        capacity=CAPACITY + setting.long,
         width=width,
-        page_size=data.draw(st.sampled_from([1, 4, 16, 64]), "page size"),
+        page_size=data.draw(setting.page_size(), "page size"),
         seed=data.draw(st.integers(0, 99), "places"),
     )
-    states = _known(params, drafters, states, streams[0], data)
+    known = streams[0][: data.draw(setting.counts(0, 70), "prompt")]
+    states = _known(params, drafters, states, known)
     states = _two_cycles(params, drafters, states, data, width)
-    block = _draw_block(data, params.config.vocab, width)
+    block = _draw_block(data, params, width)
     single = states
     verdict = fspec.verify(params, states[0], block)
     for rows in range(width + 2):
-        count = torch.tensor([rows])
+        count = ints(params, [rows])
         target = fspec.commit(params, states[0], verdict, count)
         committed = Committed(block.tokens, verdict.hidden, verdict.features, count)
         after = target, *_absorb(params, drafters, states[1:], committed)
@@ -52,22 +54,21 @@ def check(data: st.DataObject, dtype: torch.dtype) -> None:
             single = _one(params, drafters, single, block.tokens[:, rows : rows + 1])
 
 
-def _known(params, drafters, states, stream, data: st.DataObject):
-    count = data.draw(st.integers(0, 70), "prompt")
-    if count == 0:
+def _known(params, drafters, states, ids: list[int]):
+    if not ids:
         return states
-    tokens = torch.tensor([stream[:count]])
+    tokens = ints(params, [ids])
     target, hidden, features = fspec.extend(params, states[0], tokens)
-    known = Committed(tokens, hidden, features, torch.tensor([count]))
+    known = Committed(tokens, hidden, features, ints(params, [len(ids)]))
     return target, *_absorb(params, drafters, states[1:], known)
 
 
 def _two_cycles(params, drafters, states, data: st.DataObject, width: int):
     # so that folding lags, and a cut has something to take back
     for _ in range(data.draw(st.integers(0, 2), "cycles before")):
-        block = _draw_block(data, params.config.vocab, width)
+        block = _draw_block(data, params, width)
         verdict = fspec.verify(params, states[0], block)
-        rows = torch.tensor([data.draw(st.integers(0, width + 1), "rows before")])
+        rows = ints(params, [data.draw(st.integers(0, width + 1), "rows before")])
         committed = Committed(block.tokens, verdict.hidden, verdict.features, rows)
         target = fspec.commit(params, states[0], verdict, rows)
         states = target, *_absorb(params, drafters, states[1:], committed)
@@ -77,14 +78,14 @@ def _two_cycles(params, drafters, states, data: st.DataObject, width: int):
     return fspec.cut(states, (length - back).clamp(min=reach))
 
 
-def _draw_block(data: st.DataObject, vocab: int, width: int) -> Block:
-    random = torch.Generator().manual_seed(data.draw(st.integers(0, 999), "tokens"))
-    tokens = torch.randint(vocab, (1, width + 1), generator=random)
-    return Block(tokens, torch.tensor([width + 1]))
+def _draw_block(data: st.DataObject, params, width: int) -> Block:
+    seed = data.draw(st.integers(0, 999), "tokens")
+    tokens = random_tokens(params, 1, width + 1, seed=seed)
+    return Block(tokens, ints(params, [width + 1]))
 
 
 def _one(params, drafters, states, token):
-    one = torch.tensor([1])
+    one = ints(params, [1])
     verdict = fspec.verify(params, states[0], Block(token, one))
     committed = Committed(token, verdict.hidden, verdict.features, one)
     target = fspec.commit(params, states[0], verdict, one)

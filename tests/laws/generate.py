@@ -3,37 +3,37 @@
 import sys
 from functools import cache
 
-import torch
 from hypothesis import strategies as st
 
 import fspec
 from fspec.algorithms import step as step_module
-from fspec.kernels.product import product
+from fspec.kernels import kernels_on
 from fspec.types import Block
 from tests.laws.base import Law, Wrong, require
 from tests.laws.scripted import scripted
-from tests.laws.systems import VARIANTS, system, with_kernels
+from tests.laws.settings import Setting
+from tests.laws.systems import ints, system, with_kernels
 
 LONGEST = 24  # new tokens
 
 
 @cache
 def one_at_a_time(
-    variant: int, dtype: torch.dtype, prompt: int
+    variant: int, setting: Setting, prompt: int
 ) -> tuple[list[int], list]:
     """Decode greedily by single rows from the first prompt token on.
 
     Returns:
         The new tokens, and the canonical state before each of them was run.
     """
-    params, streams = system(variant, dtype)
-    one = torch.tensor([1])
+    params, streams = system(variant, setting)
+    one = ints(params, [1])
     state = fspec.init_target(params, capacity=prompt + LONGEST, width=0)
     tokens, states = streams[0][:prompt], []
     for position in range(prompt + LONGEST):
         if position >= prompt:
             states.append(fspec.canonical(state, params))
-        block = Block(torch.tensor([[tokens[position]]]), one)
+        block = Block(ints(params, [[tokens[position]]]), one)
         verdict = fspec.verify(params, state, block)
         state = fspec.commit(params, state, verdict, one)
         if position + 1 == len(tokens):
@@ -41,13 +41,14 @@ def one_at_a_time(
     return tokens[prompt:-1], states
 
 
-def check(data: st.DataObject, dtype: torch.dtype) -> None:
+def check(data: st.DataObject, setting: Setting) -> None:
     """Generate from a drawn prompt with a drawn drafter; stops anywhere in a block."""
-    variant = data.draw(st.integers(0, len(VARIANTS) - 1), "variant")
-    params, streams = system(variant, dtype)
-    length = data.draw(st.integers(1, 40), "prompt")
+    variant = data.draw(setting.variant(), "variant")
+    params, streams = system(variant, setting)
+    few = setting.prompts  # each costs as many single steps
+    length = data.draw(st.sampled_from(few) if few else st.integers(1, 40), "prompt")
     prompt = streams[0][:length]
-    free, states = one_at_a_time(variant, dtype, length)
+    free, states = one_at_a_time(variant, setting, length)
     count = data.draw(st.integers(1, LONGEST), "max tokens")
     # stops that really come up, at a drawn place
     stops = tuple(data.draw(st.lists(st.sampled_from(free), max_size=2), "stops"))
@@ -116,7 +117,7 @@ def _limit_ignored(right):
 
 def _last_of_equal(right):
     def argmax(hidden, w):
-        logits = product(hidden, w).flip(-1)
+        logits = kernels_on(hidden.device).product(hidden, w).flip(-1)
         return logits.shape[1] - 1 - logits.argmax(-1)
 
     return argmax
@@ -132,7 +133,7 @@ LAW = Law(
             step_module,
             "accept",
             _stop_at_block_end_only,
-            ("fp32",),
+            ("fp32", "cuda-fp32"),
         ),
         Wrong("runs past the limit", step_module, "accept", _limit_ignored),
         Wrong(
@@ -140,7 +141,7 @@ LAW = Law(
             sys.modules[__name__],
             "system",
             with_kernels(argmax=_last_of_equal),
-            ("bf16",),
+            ("bf16", "cuda-bf16", "cuda-toy"),
         ),
     ),
 )

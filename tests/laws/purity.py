@@ -1,6 +1,5 @@
 """Purity: functions write nothing they were given, and owning changes no value."""
 
-import torch
 from hypothesis import strategies as st
 
 import fspec
@@ -11,16 +10,18 @@ from fspec.state.tree import copy
 from fspec.types import Committed
 from tests.laws.base import Law, Wrong, require
 from tests.laws.scripted import scripted
-from tests.laws.systems import VARIANTS, system
+from tests.laws.settings import Setting
+from tests.laws.systems import ints, system
 
 STEPS = 4
+PROMPT = 40  # tokens, where no long ones are drawn
 
 
-def check(data: st.DataObject, dtype: torch.dtype) -> None:
+def check(data: st.DataObject, setting: Setting) -> None:
     """Run each function on a drawn state and compare the bytes before and after."""
-    params, streams = system(data.draw(st.integers(0, len(VARIANTS) - 1)), dtype)
+    params, streams = system(data.draw(setting.variant()), setting)
     drafter = _draw_drafter(data, params, streams)
-    state = _prefilled(data, params, drafter, streams)
+    state = _prefilled(data, setting, params, drafter, streams[0])
     before = copy(state)
     stepper = fspec.compose(drafter)
     _read_only(params, drafter, state)
@@ -53,21 +54,24 @@ def _draw_drafter(data: st.DataObject, params, streams) -> fspec.Drafter:
     return {"lookup": fspec.lookup, "mtp": fspec.mtp}[kind](width)
 
 
-def _prefilled(data: st.DataObject, params, drafter, streams) -> fspec.DecodeState:
+def _prefilled(
+    data: st.DataObject, setting: Setting, params, drafter, stream: list[int]
+) -> fspec.DecodeState:
     batch = data.draw(st.integers(1, 2), "batch")
+    sizes = [size for size in setting.pages if size != 4]
     state = fspec.init_decode(
         params,
         drafter,
         batch=batch,
-        capacity=150,
+        capacity=150 + setting.long,
         max_tokens=99,
-        page_size=data.draw(st.sampled_from([1, 16, 64]), "page size"),
+        page_size=data.draw(st.sampled_from(sizes), "page size"),
     )
-    counts = torch.tensor([data.draw(st.integers(1, 40)) for _ in range(batch)])
-    tokens = torch.tensor([streams[0][:40]] * batch)
-    state, _ = fspec.compose(drafter).prefill(params, state, tokens, counts)
-    boundary = torch.tensor([streams[0][int(n)] for n in counts])
-    return state._replace(boundary=boundary)
+    counts = [data.draw(setting.counts(1, PROMPT)) for _ in range(batch)]
+    tokens = ints(params, [stream[: max(PROMPT, *counts)]] * batch)
+    known = ints(params, counts)
+    state, _ = fspec.compose(drafter).prefill(params, state, tokens, known)
+    return state._replace(boundary=ints(params, [stream[n] for n in counts]))
 
 
 def _read_only(params, drafter: fspec.Drafter, state: fspec.DecodeState) -> None:

@@ -19,18 +19,21 @@ from fspec.kernels.attention import vector as attention
 from fspec.kernels.delta import CHUNK
 from fspec.kernels.delta import vector as delta
 from fspec.types import Block
+from tests.laws import wrong_kernels as wrong
 from tests.laws.base import Law, Wrong, require, same
+from tests.laws.settings import CPU, CUDA, Setting
 from tests.laws.systems import (
-    LONGEST,
     STREAMS,
-    VARIANTS,
     canaries_live,
+    ints,
     poisoned,
+    random_tokens,
     system,
     with_kernels,
 )
 
 WIDTH = 15
+REAL = ("cuda-bf16", "cuda-w4a16")  # real shapes
 
 
 class Rows(NamedTuple):
@@ -46,30 +49,39 @@ class Rows(NamedTuple):
 
 
 @cache
-def reference(variant: int, stream: int, dtype: torch.dtype) -> Rows:
+def reference(variant: int, stream: int, setting: Setting) -> Rows:
     """Run a stream one token at a time."""
-    params, streams = system(variant, dtype)
-    state = fspec.init_target(params, capacity=LONGEST, width=0)
+    params, streams = system(variant, setting)
+    state = fspec.init_target(params, capacity=setting.longest, width=0)
     taps = _taps(params)
     verdicts, s = [], []
-    one = torch.tensor([1])
+    one = ints(params, [1])
     for length, token in enumerate(streams[stream]):
         if length % CHUNK == 0:
             s.append(fspec.canonical(state, params)[0].s)
-        block = Block(torch.tensor([[token]]), one)
-        verdicts.append(fspec.verify(params, state, block, taps))
-        state = fspec.commit(params, state, verdicts[-1], one)
+        verdict = fspec.verify(params, state, Block(ints(params, [[token]]), one), taps)
+        state = fspec.commit(params, state, verdict, one)
+        verdicts.append(verdict._replace(s=[]))  # large, and in the state by now
     across = ("logits", "hidden", "features")
     rows = {f: torch.cat([getattr(x, f) for x in verdicts], 1)[0] for f in across}
     layered = ("k", "v", "raw")
     rows |= {f: torch.cat([getattr(x, f) for x in verdicts], 2)[:, 0] for f in layered}
+    # a NaN equals a NaN of the same bits: a law over them would say nothing
+    require(bool(rows["logits"].isfinite().all()), "the reference is not finite")
     return Rows(**rows, s=s)
 
 
-def check(data: st.DataObject, dtype: torch.dtype) -> None:
+def prepare(setting: Setting) -> None:
+    """Compute every reference of a setting."""
+    for variant in range(len(setting.variants)):
+        for stream in range(STREAMS):
+            reference(variant, stream, setting)
+
+
+def check(data: st.DataObject, setting: Setting) -> None:
     """Walk drawn streams in a drawn way and compare every row with the reference."""
-    variant = data.draw(st.integers(0, len(VARIANTS) - 1), "variant")
-    params, streams = system(variant, dtype)
+    variant = data.draw(setting.variant(), "variant")
+    params, streams = system(variant, setting)
     batch = data.draw(st.integers(1, 4), "batch")
     chosen = data.draw(
         st.lists(st.integers(0, STREAMS - 1), min_size=batch, max_size=batch), "streams"
@@ -78,36 +90,36 @@ def check(data: st.DataObject, dtype: torch.dtype) -> None:
         params,
         (),
         batch=batch,
-        capacity=LONGEST + WIDTH,
+        capacity=setting.longest + WIDTH,
         width=WIDTH,
-        page_size=data.draw(st.sampled_from([1, 4, 16, 64]), "page size"),
+        page_size=data.draw(setting.page_size(), "page size"),
         seed=data.draw(st.integers(0, 99), "places"),
     )
     lengths, reach = [0] * batch, [(0, 0)] * batch
     for _ in range(data.draw(st.integers(1, 6), "turns")):
         turn = data.draw(st.sampled_from(["extend", "verify", "verify", "cut"]), "turn")
-        counts = data.draw(_counts(turn, lengths), "counts")
+        counts = data.draw(_counts(setting, turn, lengths), "counts")
         if turn == "cut":
             lengths = [
                 max(low, length - back)
                 for length, back, (_, low) in zip(lengths, counts, reach, strict=True)
             ]
-            state = fspec.cut(state, torch.tensor(lengths))
+            state = fspec.cut(state, ints(params, lengths))
             reach = [(min(a, n), b) for (a, b), n in zip(reach, lengths, strict=True)]
             continue
-        tokens = _tokens(streams, chosen, lengths, counts)
+        tokens = ints(params, _tokens(streams, chosen, lengths, counts))
         if turn == "extend":
             run = _extend(params, state, tokens, counts)
         else:
             run = _verify(data, params, state, tokens, counts)
         state, done = run
-        _compare(variant, dtype, chosen, lengths, done)
+        _compare(variant, setting, chosen, lengths, done)
         for i, r in enumerate(done.rows):
             old = lengths[i], reach[i][0]
             lengths[i] += r
             if r:
                 reach[i] = (lengths[i], lengths[i]) if turn == "extend" else old
-    _compare_state(params, state, variant, dtype, chosen, lengths)
+    _compare_state(params, state, variant, setting, chosen, lengths)
     require(canaries_live((state,)), "a canary page was written")
 
 
@@ -120,14 +132,20 @@ class Done(NamedTuple):
 
 
 def _taps(params: fspec.TargetParams) -> tuple[int, ...]:
-    return (len(params.layers) - 1, 0, 2)
+    last = len(params.layers) - 1
+    return (last, 0, min(2, last))
 
 
-def _counts(turn: str, lengths: list[int]) -> st.SearchStrategy[list[int]]:
+def _counts(
+    setting: Setting, turn: str, lengths: list[int]
+) -> st.SearchStrategy[list[int]]:
     most = {"extend": 70, "verify": WIDTH + 1, "cut": 2 * WIDTH + 2}[turn]
+    left = [setting.longest - length for length in lengths]
     each = [
-        st.integers(0, most if turn == "cut" else min(most, LONGEST - length))
-        for length in lengths
+        setting.counts(0, min(most, rows), rows)
+        if turn == "extend"
+        else st.integers(0, most if turn == "cut" else min(most, rows))
+        for rows in left
     ]
     drawn = st.tuples(*each).map(list)
     return drawn if turn == "cut" else drawn.filter(any) | st.just([0] * len(lengths))
@@ -138,18 +156,17 @@ def _tokens(
     chosen: list[int],
     lengths: list[int],
     counts: list[int],
-) -> Tensor:
+) -> list[list[int]]:
     longest = max(max(counts), 1)
-    rows = [
+    return [
         (streams[s][n : n + longest] + [0] * longest)[:longest]
         for s, n in zip(chosen, lengths, strict=True)
     ]
-    return torch.tensor(rows)
 
 
 def _extend(params, state, tokens: Tensor, counts: list[int]):
     state, hidden, features = fspec.extend(
-        params, state, tokens, _taps(params), torch.tensor(counts)
+        params, state, tokens, _taps(params), ints(params, counts)
     )
     logits = fspec.head(params, hidden)
     values = {"logits": logits, "hidden": hidden, "features": features}
@@ -158,25 +175,23 @@ def _extend(params, state, tokens: Tensor, counts: list[int]):
 
 def _verify(data: st.DataObject, params, state, tokens: Tensor, counts: list[int]):
     rows = data.draw(st.tuples(*(st.integers(0, c) for c in counts)).map(list), "rows")
-    garbage = torch.randint(
-        params.config.vocab,
-        tokens.shape,
-        generator=torch.Generator().manual_seed(data.draw(st.integers(0, 9), "junk")),
-    )
-    right = torch.arange(tokens.shape[1]) < torch.tensor(rows)[:, None]
-    block = Block(torch.where(right, tokens, garbage), torch.tensor(counts))
+    junk = data.draw(st.integers(0, 9), "junk")
+    garbage = random_tokens(params, *tokens.shape, seed=junk)
+    keep = ints(params, rows)
+    right = torch.arange(tokens.shape[1], device=keep.device) < keep[:, None]
+    block = Block(torch.where(right, tokens, garbage), ints(params, counts))
     verdict = fspec.verify(params, state, block, _taps(params))
     values = {
         name: getattr(verdict, name)
         for name in ("logits", "hidden", "features", "k", "v", "raw")
     }
-    state = fspec.commit(params, state, verdict, torch.tensor(rows))
+    state = fspec.commit(params, state, verdict, keep)
     return state, Done(rows, rows, values)
 
 
 def _compare(
     variant: int,
-    dtype: torch.dtype,
+    setting: Setting,
     chosen: list[int],
     lengths: list[int],
     done: Done,
@@ -184,7 +199,7 @@ def _compare(
     for i, (stream, start, r) in enumerate(
         zip(chosen, lengths, done.right, strict=True)
     ):
-        wanted = reference(variant, stream, dtype)
+        wanted = reference(variant, stream, setting)
         for name, value in done.values.items():
             expected = getattr(wanted, name)
             if name in ("k", "v", "raw"):
@@ -193,12 +208,12 @@ def _compare(
                 same(value[i, :r], expected[start : start + r], f"{name} rows")
 
 
-def _compare_state(params, state, variant: int, dtype, chosen, lengths) -> None:
+def _compare_state(params, state, variant: int, setting, chosen, lengths) -> None:
     history = params.config.conv - 1
     for request, stream, length in zip(
         fspec.canonical(state, params), chosen, lengths, strict=True
     ):
-        wanted = reference(variant, stream, dtype)
+        wanted = reference(variant, stream, setting)
         edge = length // CHUNK * CHUNK
         require(request.length == length, "length of the state")
         require(request.start == edge, "position of S")
@@ -210,69 +225,27 @@ def _compare_state(params, state, variant: int, dtype, chosen, lengths) -> None:
         same(request.rows, raw[:, edge:], "raw rows")
 
 
-def _plain_product(right):
-    return lambda x, w: x @ w
-
-
-def _library_sum(right):
-    def attend(q, start, keys, values):
-        n = start + q.shape[0]
-        seen = torch.arange(n) <= torch.arange(start, n)[:, None]
-        group = q.shape[1] // keys.shape[2]
-        rows = (x.flatten(0, 1)[:n].transpose(0, 1) for x in (keys, values))
-        k, v = (x.repeat_interleave(group, 0) for x in rows)
-        return F.scaled_dot_product_attention(
-            q.float().transpose(0, 1), k, v, attn_mask=seen
-        ).transpose(0, 1)
-
-    return attend
-
-
-def _recur_from_length(right):
-    # chunks that start at the call's first row, not at absolute multiples
-    def scan(s, q, k, v, beta, decay, fold):
-        shift = 3 if q.shape[0] > 3 else 0
-        if not shift:
-            return right(s, q, k, v, beta, decay, fold)
-        parts = [x[:shift] for x in (q, k, v, beta, decay)]
-        zeros = [F.pad(x, (0,) * (2 * x.dim() - 1) + (CHUNK - shift,)) for x in parts]
-        _, middle = right(s, *zeros, CHUNK)
-        first, _ = right(s, *parts, 0)
-        rest, _ = right(middle, *(x[shift:] for x in (q, k, v, beta, decay)), 0)
-        return torch.cat([first, rest]), right(s, q, k, v, beta, decay, fold)[1]
-
-    return scan
-
-
-def _rounded_beta_in_decode(right):
-    # seen elsewhere: one path takes beta through bf16, another does not
-    def gates(speed, dt_bias, beta, decay):
-        strength, fade = right(speed, dt_bias, beta, decay)
-        short = beta.shape[0] <= CHUNK // 2
-        return strength.bfloat16().float() if short else strength, fade
-
-    return gates
-
-
-def _library_silu(right):
-    return lambda x: F.silu(x.float())
+def _kernels(title: str, settings: tuple[str, ...], **versions) -> Wrong:
+    wrong_system = with_kernels(**versions)
+    return Wrong(title, sys.modules[__name__], "system", wrong_system, settings)
 
 
 LAW = Law(
     "row",
     check,
     (
-        Wrong("chunks from the call's start", delta, "scan", _recur_from_length),
-        Wrong("beta in bf16 if few rows", delta, "gates", _rounded_beta_in_decode),
+        Wrong("chunks from the call's start", delta, "scan", wrong.recur_later, CPU),
+        Wrong("beta in bf16 if few rows", delta, "gates", wrong.rounded_beta, CPU),
         # rounding to bf16 hides these three
-        Wrong("library attention", attention, "attend_rows", _library_sum, ("fp32",)),
         Wrong(
-            "no row groups",
-            sys.modules[__name__],
-            "system",
-            with_kernels(product=_plain_product),
-            ("fp32",),
+            "library attention", attention, "attend_rows", wrong.library_sum, ("fp32",)
         ),
-        Wrong("library silu", delta, "silu", _library_silu, ("fp32",)),
+        _kernels("no row groups", ("fp32",), product=wrong.plain_product),
+        Wrong("library silu", delta, "silu", wrong.library_silu, ("fp32",)),
+        _kernels("chunk edges that move", CUDA, delta=wrong.chunks_of_the_call),
+        _kernels("splits by number of rows", REAL, plan=wrong.other_splits),
+        _kernels("library product of a block", REAL, product=wrong.library_product),
+        _kernels("two sums if few rows", REAL[:1], product=wrong.two_sums),
     ),
+    prepare,
 )

@@ -37,7 +37,7 @@ def scripted(
     """
 
     def init(params: Any, room: Room) -> ScriptState:
-        index = torch.arange(room.slots)
+        index = torch.arange(room.slots, device=params.embed.device)
         return ScriptState(index * 0, index)
 
     def absorb_(params: Any, state: ScriptState, committed: Committed) -> ScriptState:
@@ -55,6 +55,6 @@ def scripted(
             rows.append(
                 [t if j < keep else (t + 1) % vocab for j, t in enumerate(right)]
             )
-        return Proposal(torch.tensor(rows), draft_widths(sampling, width))
+        return Proposal(boundary.new_tensor(rows), draft_widths(sampling, width))
 
     return fspec.drafter("scripted", width, init, absorb_, propose)

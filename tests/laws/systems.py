@@ -1,8 +1,8 @@
-"""Random small targets, token streams, and poisoned states to run laws on."""
+"""Random targets, token streams, and poisoned states to run laws on."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -15,26 +15,11 @@ from fspec.state.pages import KVPages
 from fspec.state.pool import PagePool
 from fspec.state.target import target_state
 from fspec.types import Room
+from tests.laws.settings import VARIANTS as VARIANTS
+from tests.laws.settings import Setting, on_cpu
 from tests.toy import toy_config_dict, toy_state_dict
 from tests.toy_config import parse
 
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.25,
-    "factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-LINEAR, FULL = "linear_attention", "full_attention"
-VARIANTS: tuple[dict, ...] = (
-    {},
-    {"num_attention_heads": 6, "head_dim": 24, "tie_word_embeddings": True},
-    {"layer_types": [FULL, LINEAR, LINEAR, FULL], "num_key_value_heads": 1},
-    {"hidden_size": 40, "linear_conv_kernel_dim": 3, "vocab_size": 61},
-    {"linear_num_key_heads": 1, "linear_num_value_heads": 3, "intermediate_size": 33},
-    {"head_dim": 32, "rope_parameters": YARN, "max_position_embeddings": 400},
-)
-LONGEST = 150  # tokens of a stream; past two tiles of 64 and nine chunks of 16
 CANARY = 777.0
 STREAMS = 2
 
@@ -46,21 +31,55 @@ class System(NamedTuple):
     streams: tuple[list[int], ...]
 
 
-@cache
-def system(variant: int, dtype: torch.dtype) -> System:
-    """Build random target number `variant`."""
-    config_dict = toy_config_dict(**VARIANTS[variant])
+def system(variant: int, setting: Setting | torch.dtype) -> System:
+    """Build random target number `variant`; a dtype stands for the CPU's setting."""
+    if isinstance(setting, torch.dtype):
+        setting = on_cpu(setting)
+    return (_large if setting.large else _small)(variant, setting)
+
+
+def _build(variant: int, setting: Setting) -> System:
+    config_dict = toy_config_dict(**setting.variants[variant])
     config = parse(config_dict)
+    place = {"dtype": setting.dtype, "device": setting.device} if setting.large else {}
     tensors = {
         name.removeprefix("model."): tensor
-        for name, tensor in toy_state_dict(config_dict, seed=variant).items()
+        for name, tensor in toy_state_dict(config_dict, seed=variant, **place).items()
     }
     random = torch.Generator().manual_seed(1000 + variant)
     streams = tuple(
-        torch.randint(config.vocab, (LONGEST,), generator=random).tolist()
+        torch.randint(config.vocab, (setting.longest,), generator=random).tolist()
         for _ in range(STREAMS)
     )
-    return System(fspec.build_target(config, tensors, dtype), streams)
+    params = fspec.build_target(config, tensors, setting.dtype, setting.device)
+    return System(packed(params, setting, variant), streams)
+
+
+_small = cache(_build)
+_large = lru_cache(maxsize=2)(_build)
+
+
+def packed(
+    params: fspec.TargetParams, setting: Setting, variant: int = 0
+) -> fspec.TargetParams:
+    """Pack a dense target as a setting packs variant number `variant`."""
+    if not setting.packings:
+        return params
+    group, symmetric = setting.packings[variant % len(setting.packings)]
+    return fspec.pack_target(params, group, symmetric)
+
+
+def ints(params: fspec.TargetParams, values: Any) -> Tensor:
+    """Make a tensor of integers where the target is."""
+    return torch.tensor(values, device=params.embed.device)
+
+
+def random_tokens(params: fspec.TargetParams, *shape: int, seed: int) -> Tensor:
+    """Draw token ids, the same ones on every device."""
+    random = torch.Generator().manual_seed(seed)
+    vocab = params.config.vocab
+    drawn = torch.randint(vocab, shape, generator=random, device="cpu")
+    return drawn.to(params.embed.device)
 
 
 def with_kernels(**versions: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -69,9 +88,9 @@ def with_kernels(**versions: Callable[[Any], Any]) -> Callable[[Any], Any]:
     `versions` are by the kernel's name; each makes the wrong one of the right one.
     """
 
-    def wrong(right: Callable[[int, torch.dtype], System]) -> Callable[..., System]:
-        def system(variant: int, dtype: torch.dtype) -> System:
-            params, streams = right(variant, dtype)
+    def wrong(right: Callable[[int, Setting], System]) -> Callable[..., System]:
+        def system(variant: int, setting: Setting) -> System:
+            params, streams = right(variant, setting)
             kernels: Any = params.kernels
             made = {name: f(getattr(kernels, name)) for name, f in versions.items()}
             params = params._replace(kernels=replace(kernels, **made))
@@ -103,14 +122,15 @@ def poisoned(
     sizes = room._asdict()
     target = target_state(params.config, params.embed, width=width, **sizes)
     states = target, *(drafter.init(params, room) for drafter in drafters)
-    places = 1 + torch.randperm(
-        room.pages - 2, generator=torch.Generator().manual_seed(seed)
-    )
-    pool = PagePool(torch.ones(room.pages, dtype=torch.int64))
-    index = torch.arange(batch) * 2 + 1
-    tables = torch.full((slots, each), -1)
+    random = torch.Generator().manual_seed(seed)
+    places = 1 + torch.randperm(room.pages - 2, generator=random, device="cpu")
+    # the pool and its pages are the host's, whatever holds the arenas
+    pool = PagePool(torch.ones(room.pages, dtype=torch.int64, device="cpu"))
+    device = params.embed.device
+    index = torch.arange(batch, device=device) * 2 + 1
+    tables = torch.full((slots, each), -1, device=device)
     for i, slot in enumerate(index.tolist()):
-        tables[slot] = places[i * each : (i + 1) * each]
+        tables[slot] = places[i * each : (i + 1) * each].to(device)
     spare = places[batch * each :]
     pool.references[spare] = 0
     return pool, tuple(_poison(state, params.config, index, tables) for state in states)
@@ -122,7 +142,7 @@ def _poison(state, config: TargetConfig, index: Tensor, tables: Tensor):
     if isinstance(state, fspec.TargetState):
         history = config.conv - 1
         state.delta.rows[:, :, history:] = torch.nan
-        idle = torch.ones(state.delta.s.shape[1], dtype=torch.bool)
+        idle = torch.ones_like(state.delta.s[0, :, 0, 0, 0], dtype=torch.bool)
         idle[index] = False
         state.delta.s[:, idle] = torch.nan
         state.delta.rows[:, idle] = torch.nan
