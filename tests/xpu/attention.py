@@ -1,5 +1,7 @@
 """Paged attention: rows that are verified together or one by one, as decoding does."""
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from tests.xpu._shapes import MODELS, Sizes
 from tools.xpu.memory import poison, poisoned
 from tools.xpu.spec import Case, Native, Run
 
-PAGE = 64
+PAGES = (64, 16)
 
 
 def _batch(length: int, count: int) -> Batch:
@@ -19,11 +21,11 @@ def _batch(length: int, count: int) -> Batch:
 
 
 def _native(sizes: Sizes) -> Native:
-    keys = torch.empty(1, 64, PAGE, sizes.kv, sizes.dim, dtype=sizes.dtype)
     table = torch.zeros(1, 64, dtype=torch.int32)
 
     def launch() -> None:
-        for count in (1, 8, 64):
+        for page, count in product(PAGES, (1, 8, 64)):
+            keys = torch.empty(1, 64, page, sizes.kv, sizes.dim, dtype=sizes.dtype)
             batch = _batch(1000, count)
             q = torch.empty(count, sizes.heads, sizes.dim, dtype=sizes.dtype)
             k = torch.empty(count, sizes.kv, sizes.dim, dtype=sizes.dtype)
@@ -43,34 +45,35 @@ def _arena(rows: Tensor, table: Tensor, length: int, size: int) -> Tensor:
 
 
 def _run(heads: int, kv: int, dim: int, size: int, dtype: torch.dtype) -> Run:
-    start, rows = 61, 5  # a tile's edge and a page's edge inside the block
+    start, rows = 61, 8  # a tile's edge and a page's edge inside the block
     k, v = (random(start + rows, kv, dim, seed=s).to(dtype) for s in (1, 2))
     q = random(rows, heads, dim).to(dtype)
     table = (torch.arange(-(-start // size) + 1).flip(0) + 1)[None].int()
 
-    def inputs(first: int, last: int) -> tuple:
+    def inputs(first: int, last: int) -> list[Tensor]:
         length = start + first
         new = slice(length, start + last)
-        parts = (q[first:last], k[new], v[new])
-        return length, parts, [_arena(x, table, length, size) for x in (k, v)]
+        parts = [poisoned(x) for x in (q[first:last], k[new], v[new])]
+        return parts + [_arena(x, table, length, size) for x in (k, v)]
 
     def call(first: int, last: int) -> tuple[Tensor, ...]:
-        length, parts, arenas = inputs(first, last)
-        count = last - first
-        layout = plan(_batch(length, count), count, heads, arenas[0], table)
-        parts = tuple(poisoned(x) for x in parts)
-        return (triton.attend(layout, 1, *parts, *arenas, poisoned(table)),)
+        given, count = inputs(first, last), last - first
+        layout = plan(_batch(start + first, count), count, heads, given[3], table)
+        return (triton.attend(layout, 1, *given, poisoned(table)),)
 
     def wanted() -> tuple[Tensor, ...]:
-        length, parts, arenas = inputs(0, rows)
-        return (reference.attend(_batch(length, rows), 1, *parts, *arenas, table),)
+        return (reference.attend(_batch(start, rows), 1, *inputs(0, rows), table),)
 
     near = 1e-5 if dtype == torch.float32 else 2e-2
     label = f"attention, {heads} heads of {dim}, {kv} kv, pages of {size}, {dtype}"
-    return Run(label, rows, call, wanted, ((0, 1), (4, 5)), rtol=near, atol=near)
+    return Run(
+        label, rows, call, wanted, ((0, 1), (4, 5), (2, 8)), rtol=near, atol=near
+    )
 
 
 CASES: list[Case] = [
     *map(_native, MODELS),
     _run(4, 2, 24, 16, torch.float32),
+    _run(4, 2, 24, 16, torch.bfloat16),
+    _run(6, 1, 64, 64, torch.bfloat16),
 ]

@@ -1,5 +1,8 @@
 """A stand-in for the GPU's driver, so that launchers run as they are on CPU tensors."""
 
+# pyopencl is in the other venv, and so is the Triton whose driver this is
+# pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false
+
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 

@@ -79,7 +79,7 @@ def guarded() -> Iterator[None]:
         return guards.empty(*size, dtype=dtype or given.dtype)
 
     torch.empty, torch.empty_like = guards.empty, empty_like
-    torch.Tensor.new_empty = new_empty
+    torch.Tensor.new_empty = new_empty  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import pyopencl as cl
+import pyopencl as cl  # pyright: ignore[reportMissingImports], in the other venv
 from torch import Tensor
 
 _CAPABILITY, _EXTENSION, _EXECUTION_MODE = 17, 10, 16

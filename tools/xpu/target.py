@@ -1,5 +1,8 @@
 """The two devices that Triton is told to compile for."""
 
+# the Triton of the other venv, not the one that pyright sees
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
 import re
 import tempfile
 from typing import Any

@@ -120,7 +120,8 @@ def _words(error: BaseException | None) -> str:
 def main(module: str, phase: str, first: str, file: str) -> None:
     """Check the cases of a module's table, of one kind."""
     kind = {"native": Native, "run": Run}[phase]
-    driver = Driver(Runtime() if phase == "run" else None).activate()
+    runtime = Runtime() if phase == "run" else None
+    driver = Driver(runtime).activate()  # pyright: ignore[reportAbstractUsage]
     cases = [c for c in importlib.import_module(module).CASES if isinstance(c, kind)]
     for case in cases[int(first) :]:
         line = json.dumps(check(case, driver))

@@ -63,8 +63,13 @@ def edge_kernel(
 def _tile(
     q, k, v, seen, top, total, acc, scale, MASK: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Add one tile of keys to the running maximum, sum and values."""
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    """Add one tile of keys to the running maximum, sum and values.
+
+    q and k are tuples of their column blocks.
+    """
+    s = tl.dot(q[0], tl.trans(k[0]), input_precision=PRECISION)
+    for c in tl.static_range(1, len(q)):
+        s = tl.dot(q[c], tl.trans(k[c]), s, input_precision=PRECISION)
     if MASK:
         s = tl.where(seen, s, -1.0e30)
     best = tl.maximum(top, tl.max(s, 1))
@@ -80,11 +85,36 @@ def _tile(
 
 
 @triton.jit
-def _load(keys, values, row, h, d, KV: tl.constexpr, D: tl.constexpr):
-    at = row[:, None] * (KV * D) + h * D + d[None, :]
-    inside = (d < D)[None, :]
-    k = tl.load(keys + at, mask=inside, other=0.0)
-    return k, tl.load(values + at, mask=inside, other=0.0)
+def _blocks(first, live, D: tl.constexpr, PD: tl.constexpr, BD: tl.constexpr):
+    """Load rows that begin at pointers `[rows, 1]`, in a tuple of BD columns each."""
+    out = ()
+    for c in tl.static_range(PD // BD):
+        d = c * BD + tl.arange(0, BD)
+        if live is None:
+            inside = (d < D)[None, :]
+        else:
+            inside = live[:, None] & (d < D)[None, :]
+        out = out + (tl.load(first + d[None, :], mask=inside, other=0.0),)
+    return out
+
+
+@triton.jit
+def _load(
+    keys,
+    values,
+    row,
+    h,
+    d,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    PD: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Load keys at rows, every column of them, and values, columns d of them."""
+    at = row[:, None] * (KV * D) + h * D
+    k = _blocks(keys + at, None, D, PD, BD)
+    v = tl.load(values + at + d[None, :], mask=(d < D)[None, :], other=0.0)
+    return k, v
 
 
 @triton.jit(do_not_specialize=["layer_row", "edge_rows"])
@@ -112,12 +142,16 @@ def attend_kernel(
     PD: tl.constexpr,
     QT: tl.constexpr,
     KT: tl.constexpr,
+    BD: tl.constexpr,
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One tile of rows, one key head, one split of the keys, to partial results."""
-    n = tl.program_id(0)
+    """One tile of rows, one key head, one split of the keys, to partial results.
+
+    BD columns of the values: where those are not all, neighbours repeat the scores.
+    """
+    n = tl.program_id(0) // (PD // BD)
     sid = tl.program_id(1)
     h = tl.program_id(2)
     i = tl.load(tiles + 5 * n)
@@ -130,17 +164,16 @@ def attend_kernel(
     lo = sid * split
     hi = tl.maximum(tl.minimum(lo + split, p0 + rows), lo)
     rr = tl.arange(0, QT)
-    d = tl.arange(0, PD)
+    d = tl.program_id(0) % (PD // BD) * BD + tl.arange(0, BD)
     tt = tl.arange(0, KT)
     row = rr // G
     live = row < tl.where(lo < hi, rows, 0)
     head_at = (h * G + rr % G) * D
     q_at = (place + row).to(tl.int64) * q_row + head_at
-    inside = live[:, None] & (d < D)[None, :]
-    qv = tl.load(q + q_at[:, None] + d[None, :], mask=inside, other=0.0)
+    qv = _blocks(q + q_at[:, None], live, D, PD, BD)
     top = tl.full([QT], -1.0e30, tl.float32)
     total = tl.zeros([QT], tl.float32)
-    acc = tl.zeros([QT, PD], tl.float32)
+    acc = tl.zeros([QT, BD], tl.float32)
     pages = table + slot.to(tl.int64) * table_row
     # tiles wholly below the new rows
     paged = tl.maximum(tl.minimum(base, hi), lo)
@@ -148,13 +181,13 @@ def attend_kernel(
     for t in range(lo, paged, KT):
         if TMA:
             at = (layer_row + page * SIZE + t % SIZE).to(tl.int32)
-            k = keys.load([at, h * D])
+            k = (keys.load([at, h * D]),)
             v = values.load([at, h * D])
             page = tl.load(pages + (t + KT) // SIZE, mask=t + KT < paged, other=0)
         else:
             ids = tl.load(pages + (t + tt) // SIZE)
             at = layer_row + ids.to(tl.int64) * SIZE + (t + tt) % SIZE
-            k, v = _load(keys, values, at, h, d, KV, D)
+            k, v = _load(keys, values, at, h, d, KV, D, PD, BD)
         top, total, acc = _tile(
             qv, k, v, live, top, total, acc, scale, False, PRECISION
         )
@@ -166,22 +199,26 @@ def attend_kernel(
     edge = i * edge_rows - base
     for t in range(paged, whole, KT):
         if TMA:
-            k = edge_k.load([edge + t, h * D])
+            k = (edge_k.load([edge + t, h * D]),)
             v = edge_v.load([edge + t, h * D])
         else:
-            k, v = _load(edge_k, edge_v, (edge + t + tt).to(tl.int64), h, d, KV, D)
+            k, v = _load(
+                edge_k, edge_v, (edge + t + tt).to(tl.int64), h, d, KV, D, PD, BD
+            )
         top, total, acc = _tile(
             qv, k, v, live, top, total, acc, scale, False, PRECISION
         )
     for t in range(whole, hi, KT):
         if TMA:
-            k = edge_k.load([edge + t, h * D])
+            k = (edge_k.load([edge + t, h * D]),)
             v = edge_v.load([edge + t, h * D])
         else:
-            k, v = _load(edge_k, edge_v, (edge + t + tt).to(tl.int64), h, d, KV, D)
+            k, v = _load(
+                edge_k, edge_v, (edge + t + tt).to(tl.int64), h, d, KV, D, PD, BD
+            )
         seen = live[:, None] & ((t + tt)[None, :] <= (p0 + row)[:, None])
         top, total, acc = _tile(qv, k, v, seen, top, total, acc, scale, True, PRECISION)
-    at = (sid.to(tl.int64) * tl.num_programs(0) + n) * KV + h
+    at = (sid.to(tl.int64) * (tl.num_programs(0) // (PD // BD)) + n) * KV + h
     at = at * QT + rr
     tl.store(part + at[:, None] * PD + d[None, :], acc, mask=live[:, None])
     tl.store(part_top + at, top, mask=live)

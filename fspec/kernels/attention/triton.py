@@ -28,6 +28,11 @@ PARTIAL_BYTES = 256 << 20  # of partial results at a time
 MERGED = 16  # splits joined at a time
 
 
+def xpu_columns(wide: int) -> int:
+    """Value columns of a program on an XPU, whose registers hold no more."""
+    return 64 if wide > 128 else min(wide, 32)
+
+
 def attend(
     plan: Any,
     layer: int,
@@ -79,12 +84,13 @@ def attend(
     scale = dim**-0.5 * math.log2(math.e)
     sizes = {"G": heads // kv, "KV": kv, "D": dim, "PD": wide, "QT": plan.side}
     each = kv * plan.side * wide * 4
-    columns = min(wide, 128)
+    columns = wide if q.is_cuda else xpu_columns(wide)
+    joined = min(wide, 128)
     for tiles, splits in plan.groups(max(PARTIAL_BYTES // each, 1)):
         shape = splits, len(tiles), kv, plan.side
         part = q.new_empty(*shape, wide, dtype=torch.float32)
         top, total = (q.new_empty(*shape, dtype=torch.float32) for _ in "ml")
-        attend_kernel[(len(tiles), splits, kv)](
+        attend_kernel[(len(tiles) * (wide // columns), splits, kv)](
             q,
             *sources,
             table,
@@ -100,13 +106,14 @@ def attend(
             scale,
             SIZE=size,
             KT=plan.tile,
+            BD=columns,
             TMA=tma,
             PRECISION=precision(q.dtype),
             **sizes,
             **early,
             **plan.launch._asdict(),
         )
-        merge_kernel[(len(tiles), plan.side, kv * (wide // columns))](
+        merge_kernel[(len(tiles), plan.side, kv * (wide // joined))](
             part,
             top,
             total,
@@ -114,7 +121,7 @@ def attend(
             out,
             scale,
             len(tiles),
-            BD=columns,
+            BD=joined,
             BS=MERGED,
             **sizes,
             **early,

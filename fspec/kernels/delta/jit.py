@@ -24,23 +24,25 @@ def _split(x):
 
 
 @triton.jit
-def _times(a, b):
-    """Multiply fp32 a by b, which is bf16: three products, of the parts of a."""
-    if b.dtype == tl.bfloat16:
-        high, middle, low = _split(a)
-        y = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
-    else:
-        y = tl.dot(a, b, input_precision="ieee")
-    return y
-
-
-@triton.jit
 def _small(a, b):
     """Multiply fp32 a by fp32 b: the products of their parts that fp32 can hold."""
     ah, am, al = _split(a)
     bh, bm, bl = _split(b)
     y = tl.dot(al, bh, tl.dot(am, bm, tl.dot(ah, bl)))
     return tl.dot(ah, bh, tl.dot(ah, bm, tl.dot(am, bh, y)))
+
+
+@triton.jit
+def _times(a, b):
+    """Multiply a by b without rounding either: fp32 numbers in bf16 parts."""
+    if b.dtype == tl.float32:
+        y = _small(a, b)
+    elif a.dtype == tl.float32:
+        high, middle, low = _split(a)
+        y = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
+    else:
+        y = tl.dot(a, b)
+    return y
 
 
 @triton.jit
@@ -63,15 +65,6 @@ def _solve(a, C: tl.constexpr):
 
 
 @triton.jit
-def _pair(a, b):
-    if a.dtype == tl.bfloat16:
-        y = tl.dot(a, tl.trans(b))
-    else:
-        y = tl.dot(a, tl.trans(b), input_precision="ieee")
-    return y
-
-
-@triton.jit
 def _length(x, C: tl.constexpr):
     r = tl.arange(0, C)
     return tl.rsqrt(tl.sum(tl.where(r[:, None] == r[None, :], x, 0.0), 1) + 1e-6)
@@ -79,17 +72,26 @@ def _length(x, C: tl.constexpr):
 
 @triton.jit
 def _relate(q, k, beta, total, DK: tl.constexpr, C: tl.constexpr):
-    """Relate a chunk's rows: within and solve `[C, C]`, 1 / lengths of q and k."""
+    """Relate a chunk's rows: within and solve `[C, C]`, 1 / lengths of q and k.
+
+    q and k are tuples of their column blocks, as everywhere below; so is the state.
+    """
     r = tl.arange(0, C)
-    kk = _pair(k, k)
+    kk = _times(k[0], tl.trans(k[0]))
+    qq = _times(q[0], tl.trans(q[0]))
+    qk = _times(q[0], tl.trans(k[0]))
+    for c in tl.static_range(1, len(k)):
+        kk += _times(k[c], tl.trans(k[c]))
+        qq += _times(q[c], tl.trans(q[c]))
+        qk += _times(q[c], tl.trans(k[c]))
     rk = _length(kk, C)
-    rq = _length(_pair(q, q), C) * (DK**-0.5)
+    rq = _length(qq, C) * (DK**-0.5)
     low = r[:, None] >= r[None, :]
     fade = tl.where(
         low, tl.exp(tl.where(low, total[:, None] - total[None, :], 0.0)), 0.0
     )
     fade = fade * rk[None, :]
-    within = _pair(q, k) * fade * rq[:, None]
+    within = qk * fade * rq[:, None]
     mix = tl.where(r[:, None] > r[None, :], kk * fade * (beta * rk)[:, None], 0.0)
     return within, _solve(mix, C), rq, rk
 
@@ -98,8 +100,13 @@ def _relate(q, k, beta, total, DK: tl.constexpr, C: tl.constexpr):
 def _advance(s, q, k, v, within, solve, rq, rk, beta, total):
     """Outputs `[v, C]` and what the rows write, for s `[v, k]` and v `[v, C]`."""
     grown = tl.exp(total)
-    predicted = _times(s, tl.trans(k)) * (grown * rk)[None, :]
-    carried = _times(s, tl.trans(q)) * (grown * rq)[None, :]
+    predicted = _times(s[0], tl.trans(k[0]))
+    carried = _times(s[0], tl.trans(q[0]))
+    for c in tl.static_range(1, len(s)):
+        predicted += _times(s[c], tl.trans(k[c]))
+        carried += _times(s[c], tl.trans(q[c]))
+    predicted = predicted * (grown * rk)[None, :]
+    carried = carried * (grown * rq)[None, :]
     delta = _small(beta[None, :] * (v - predicted), tl.trans(solve))
     return carried + _small(delta, tl.trans(within)), delta
 
@@ -108,7 +115,10 @@ def _advance(s, q, k, v, within, solve, rq, rk, beta, total):
 def _fold(s, k, delta, rk, total, C: tl.constexpr):
     last = tl.sum(tl.where(tl.arange(0, C) == C - 1, total, 0.0), 0)
     left = delta * (rk * tl.exp(last - total))[None, :]
-    return s * tl.exp(last) + _times(left, k)
+    out = ()
+    for c in tl.static_range(len(s)):
+        out = out + (s[c] * tl.exp(last) + _times(left, k[c]),)
+    return out
 
 
 @triton.jit
@@ -123,20 +133,31 @@ def _load_rows(
     DV: tl.constexpr,
     C: tl.constexpr,
     PK: tl.constexpr,
+    BK: tl.constexpr,
 ):
     CH: tl.constexpr = 2 * HK * DK + HV * DV
     r = tl.arange(0, C)
-    d = tl.arange(0, PK)
     row = mixed + (chunk * C + r) * CH
-    at = row[:, None] + (h // (HV // HK)) * DK + d[None, :]
-    q = tl.load(at, mask=(d < DK)[None, :], other=0.0)
-    k = tl.load(at + HK * DK, mask=(d < DK)[None, :], other=0.0)
+    q = ()
+    k = ()
+    for c in tl.static_range(PK // BK):
+        d = c * BK + tl.arange(0, BK)
+        at = row[:, None] + (h // (HV // HK)) * DK + d[None, :]
+        q = q + (tl.load(at, mask=(d < DK)[None, :], other=0.0),)
+        k = k + (tl.load(at + HK * DK, mask=(d < DK)[None, :], other=0.0),)
     v = tl.load(
         row[None, :] + 2 * HK * DK + h * DV + col[:, None],
         mask=(col < DV)[:, None],
         other=0.0,
     )
     return q, k, v.to(tl.float32)
+
+
+@triton.jit
+def _state_block(c, col, DK: tl.constexpr, DV: tl.constexpr, BK: tl.constexpr):
+    d = c * BK + tl.arange(0, BK)
+    inside = (d < DK)[None, :] & (col < DV)[:, None]
+    return d[None, :] * DV + col[:, None], inside
 
 
 @triton.jit
@@ -157,11 +178,14 @@ def scan_kernel(
     DV: tl.constexpr,
     C: tl.constexpr,
     PK: tl.constexpr,
+    BK: tl.constexpr,
     BV: tl.constexpr,
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Scan one value head and BV value dims of a request from chunk to chunk.
+
+    Key dims are in blocks of BK: all of them, or as many as registers hold (Xe2).
 
     `facts` holds slot, start, length, count and edge of each request; the state at
     the edge goes to `folded`.
@@ -176,18 +200,19 @@ def scan_kernel(
     edge = tl.load(facts + 5 * i + 4)
     # nothing to do: no row is new and nothing folds
     chunks = tl.where((end > length) | (edge > start), tl.cdiv(end - start, C), 0)
-    d = tl.arange(0, PK)
     r = tl.arange(0, C)
-    inside = (d < DK)[None, :] & (col < DV)[:, None]
-    at_s = d[None, :] * DV + col[:, None]
     # no kernel of this call writes the state: it is read while they still run
-    s = tl.load(state + (slot * HV + h) * DK * DV + at_s, mask=inside, other=0.0)
+    s = ()
+    for c in tl.static_range(PK // BK):
+        at_s, inside = _state_block(c, col, DK, DV, BK)
+        s_at = state + (slot * HV + h) * DK * DV + at_s
+        s = s + (tl.load(s_at, mask=inside, other=0.0),)
     wait_before(PDL)
     for n in tl.range(0, chunks, num_stages=STAGES):
         first = start + n * C
         at = first + r
         chunk = i.to(tl.int64) * CHUNKS + n
-        q, k, v = _load_rows(mixed, chunk, h, col, HK, HV, DK, DV, C, PK)
+        q, k, v = _load_rows(mixed, chunk, h, col, HK, HV, DK, DV, C, PK, BK)
         g = gates + (chunk * 2 * HV + h) * C + r
         beta = tl.load(g)
         total = tl.load(g + HV * C)
@@ -207,9 +232,10 @@ def scan_kernel(
         tl.store(o_at, o.to(out.dtype.element_ty), mask=live)
         s = _fold(s, k, delta, rk, total, C)
         if first + C == edge:
-            tl.store(
-                folded + (i.to(tl.int64) * HV + h) * DK * DV + at_s, s, mask=inside
-            )
+            for c in tl.static_range(PK // BK):
+                at_s, inside = _state_block(c, col, DK, DV, BK)
+                s_at = folded + (i.to(tl.int64) * HV + h) * DK * DV + at_s
+                tl.store(s_at, s[c], mask=inside)
 
 
 @triton.jit
@@ -226,6 +252,7 @@ def relate_kernel(
     DV: tl.constexpr,
     C: tl.constexpr,
     PK: tl.constexpr,
+    BK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Keep what one head's rows of one chunk are to each other."""
@@ -239,7 +266,9 @@ def relate_kernel(
     if start + n * C < end:
         r = tl.arange(0, C)
         chunk = i.to(tl.int64) * CHUNKS + n
-        q, k, _ = _load_rows(mixed, chunk, h, tl.arange(0, 1), HK, HV, DK, DV, C, PK)
+        q, k, _ = _load_rows(
+            mixed, chunk, h, tl.arange(0, 1), HK, HV, DK, DV, C, PK, BK
+        )
         g = gates + (chunk * 2 * HV + h) * C + r
         beta = tl.load(g)
         total = tl.load(g + HV * C)

@@ -1,6 +1,6 @@
 """The delta rule on a GPU: raw rows in, outputs out, chunks at absolute positions."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,8 +13,24 @@ from fspec.kernels.delta.jit_rows import rows_kernel
 
 CHUNK = 16
 CHANNELS = 64  # of a program that convolves
-COLUMNS = 16  # value dims of a program that scans
 SHORT = 16  # chunks of a call whose launches overlap
+
+
+class Cut(NamedTuple):
+    """How a device's registers are shared: sizes, and warps of a program.
+
+    columns: value dims of a program that scans.
+    block: key dims that are in registers at once, at most.
+    """
+
+    columns: int
+    block: int
+    relate_warps: int
+    scan_warps: int
+
+
+CUDA = Cut(16, 1 << 62, 2, 1)
+XPU = Cut(64, 16, 4, 8)  # that spill no register (`make xpu-check`)
 
 
 def delta(
@@ -83,6 +99,7 @@ def delta(
         **early,
         **Launch(4, 1)._asdict(),
     )
+    cut = CUDA if raw.is_cuda else XPU
     sizes = {
         "HK": keys,
         "HV": heads,
@@ -90,6 +107,7 @@ def delta(
         "DV": value_dim,
         "C": CHUNK,
         "PK": power(key_dim),
+        "BK": min(power(key_dim), cut.block),
     }
     relate_kernel[(heads, chunks, requests)](
         mixed,
@@ -100,9 +118,9 @@ def delta(
         chunks,
         **sizes,
         **early,
-        **Launch(2, 1)._asdict(),
+        **Launch(cut.relate_warps, 1)._asdict(),
     )
-    scan_kernel[(heads, triton.cdiv(value_dim, COLUMNS), requests)](
+    scan_kernel[(heads, triton.cdiv(value_dim, cut.columns), requests)](
         mixed,
         gates,
         kept,
@@ -114,10 +132,10 @@ def delta(
         t,
         chunks,
         **sizes,
-        BV=COLUMNS,
+        BV=cut.columns,
         STAGES=1 if short else 2,
         **early,
-        **Launch(1, 1)._asdict(),
+        **Launch(cut.scan_warps, 1)._asdict(),
     )
     ends = [
         folded[i] if fold else s[layer, slot]

@@ -78,6 +78,6 @@ def top_logits(
         outer,
         BLOCK=LOGITS,
         COUNT=count,
-        **Launch(1)._asdict(),
+        **LOGITS_LAUNCH._asdict(),
     )
     return _values(_reduce(best, count), logits.dtype)
