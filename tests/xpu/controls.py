@@ -4,7 +4,8 @@
 a broken harness, has not been rejected.
 """
 
-# pyright: reportArgumentType=false, numbers for a kernel's constants
+# Triton's types take no number for a kernel's constant
+# pyright: reportArgumentType=false
 
 import torch
 from torch import Tensor
