@@ -20,7 +20,7 @@ def edge_kernel(
     k_row,
     v_row,
     table_row,
-    T,
+    rows_each,
     SIZE: tl.constexpr,
     KV: tl.constexpr,
     D: tl.constexpr,
@@ -47,7 +47,7 @@ def edge_kernel(
     page = tl.load(table + slot.to(tl.int64) * table_row + at // SIZE, mask=at < length)
     page_row = layer_row + page.to(tl.int64) * SIZE + at % SIZE
     held = page_row[:, None] * (KV * D) + h * D + d[None, :]
-    row = (i * T + at - length).to(tl.int64)[:, None]
+    row = (i * rows_each + at - length).to(tl.int64)[:, None]
     column = h * D + d[None, :]
     out = (i * tl.num_programs(0) * KT + e * KT + r).to(tl.int64)[:, None]
     out = out * (KV * D) + column

@@ -170,8 +170,8 @@ def scan_kernel(
     out,
     folded,
     facts,
-    T,
-    CHUNKS,
+    rows_each,
+    most_chunks,
     HK: tl.constexpr,
     HV: tl.constexpr,
     DK: tl.constexpr,
@@ -211,7 +211,7 @@ def scan_kernel(
     for n in tl.range(0, chunks, num_stages=STAGES):
         first = start + n * C
         at = first + r
-        chunk = i.to(tl.int64) * CHUNKS + n
+        chunk = i.to(tl.int64) * most_chunks + n
         q, k, v = _load_rows(mixed, chunk, h, col, HK, HV, DK, DV, C, PK, BK)
         g = gates + (chunk * 2 * HV + h) * C + r
         beta = tl.load(g)
@@ -225,7 +225,7 @@ def scan_kernel(
         o, delta = _advance(s, q, k, v, within, solve, rq, rk, beta, total)
         o_at = (
             out
-            + ((i * T + at - length).to(tl.int64) * HV + h)[None, :] * DV
+            + ((i * rows_each + at - length).to(tl.int64) * HV + h)[None, :] * DV
             + col[:, None]
         )
         live = ((at >= length) & (at < end))[None, :] & (col < DV)[:, None]
@@ -245,7 +245,7 @@ def relate_kernel(
     kept,
     kept_r,
     facts,
-    CHUNKS,
+    most_chunks,
     HK: tl.constexpr,
     HV: tl.constexpr,
     DK: tl.constexpr,
@@ -265,7 +265,7 @@ def relate_kernel(
     wait_before(PDL)
     if start + n * C < end:
         r = tl.arange(0, C)
-        chunk = i.to(tl.int64) * CHUNKS + n
+        chunk = i.to(tl.int64) * most_chunks + n
         q, k, _ = _load_rows(
             mixed, chunk, h, tl.arange(0, 1), HK, HV, DK, DV, C, PK, BK
         )

@@ -7,19 +7,19 @@ from fspec.kernels.jit import release_next, wait_before
 
 
 @triton.jit
-def _raw(known, fresh, p, length, end, KNOWN_ROW, FRESH_ROW, column, inside):
+def _raw(known, fresh, p, length, end, known_row, fresh_row, column, inside):
     """Raw rows at positions p: the state's below `length`, then the call's, then 0."""
     # two masked loads and not one through a chosen pointer: those stay 16 bytes wide
     old = p < length
     new = (p >= length) & (p < end)
     wide = p.to(tl.int64)[:, None]
     a = tl.load(
-        known + wide * KNOWN_ROW + column[None, :],
+        known + wide * known_row + column[None, :],
         mask=inside[None, :] & old[:, None],
         other=0.0,
     )
     b = tl.load(
-        fresh + wide * FRESH_ROW + column[None, :],
+        fresh + wide * fresh_row + column[None, :],
         mask=inside[None, :] & new[:, None],
         other=0.0,
     )
@@ -35,8 +35,8 @@ def _convolve(
     at,
     length,
     end,
-    KNOWN_ROW,
-    FRESH_ROW,
+    known_row,
+    fresh_row,
     conv_channel,
     conv_tap,
     channel,
@@ -54,8 +54,8 @@ def _convolve(
             at - (TAPS - 1) + tap,
             length,
             end,
-            KNOWN_ROW,
-            FRESH_ROW,
+            known_row,
+            fresh_row,
             channel,
             inside,
         )
@@ -78,8 +78,8 @@ def _gate(
     at,
     length,
     end,
-    KNOWN_ROW,
-    FRESH_ROW,
+    known_row,
+    fresh_row,
     HV: tl.constexpr,
     PH: tl.constexpr,
     CH: tl.constexpr,
@@ -90,9 +90,9 @@ def _gate(
     fast = tl.load(speed + h, mask=inside, other=0.0)
     bias = tl.load(dt_bias + h, mask=inside, other=0.0)
     live = inside[None, :] & (at < end)[:, None]
-    b = _raw(known, fresh, at, length, end, KNOWN_ROW, FRESH_ROW, CH + h, inside)
+    b = _raw(known, fresh, at, length, end, known_row, fresh_row, CH + h, inside)
     x = (
-        _raw(known, fresh, at, length, end, KNOWN_ROW, FRESH_ROW, CH + HV + h, inside)
+        _raw(known, fresh, at, length, end, known_row, fresh_row, CH + HV + h, inside)
         + bias[None, :]
     )
     rate = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
@@ -112,11 +112,11 @@ def rows_kernel(
     facts,
     mixed,
     gates,
-    KNOWN_ROW,
-    KNOWN_SLOT,
-    FRESH_ROW,
-    T,
-    CHUNKS,
+    known_row,
+    known_slot,
+    fresh_row,
+    rows_each,
+    most_chunks,
     conv_channel,
     conv_tap,
     HV: tl.constexpr,
@@ -136,9 +136,9 @@ def rows_kernel(
     length = tl.load(facts + 5 * i + 2)
     end = length + tl.load(facts + 5 * i + 3)
     # index of position p in the state's rows is p - start + TAPS - 1
-    known += slot * KNOWN_SLOT + (TAPS - 1 - start).to(tl.int64) * KNOWN_ROW
-    fresh += (i * T - length).to(tl.int64) * FRESH_ROW
-    chunk = i.to(tl.int64) * CHUNKS + n
+    known += slot * known_slot + (TAPS - 1 - start).to(tl.int64) * known_row
+    fresh += (i * rows_each - length).to(tl.int64) * fresh_row
+    chunk = i.to(tl.int64) * most_chunks + n
     at = start + n * C + tl.arange(0, C)
     release_next(PDL)
     wait_before(PDL)
@@ -152,8 +152,8 @@ def rows_kernel(
                 at,
                 length,
                 end,
-                KNOWN_ROW,
-                FRESH_ROW,
+                known_row,
+                fresh_row,
                 conv_channel,
                 conv_tap,
                 part * BLOCK + tl.arange(0, BLOCK),
@@ -171,8 +171,8 @@ def rows_kernel(
                 at,
                 length,
                 end,
-                KNOWN_ROW,
-                FRESH_ROW,
+                known_row,
+                fresh_row,
                 HV,
                 PH,
                 CH,
