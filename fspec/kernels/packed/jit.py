@@ -1,148 +1,16 @@
-"""Device code of the W4A16 product: codes to bf16, the product, the sum of parts."""
+"""Device code of the W4A16 product: the product, the sum of parts, the weight."""
 
 import triton
 import triton.language as tl
 
 from fspec.kernels.jit import release_next, wait_before
-
-
-@triton.jit
-def _decode_sym(words, s0, s1, s2, s3):
-    # 0x43 above a nibble is 128 + q in bf16; two neighbouring words at a time
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 lo, hi, t, c;
-        mov.b32 c, 0x43084308;
-        prmt.b32 lo, $8, $9, 0x5410;
-        prmt.b32 hi, $8, $9, 0x7632;
-        lop3.b32 t, lo, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $0, t, $10;
-        shr.u32 t, lo, 4;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $1, t, $10;
-        shr.u32 t, lo, 8;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $2, t, $11;
-        shr.u32 t, lo, 12;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $3, t, $11;
-        lop3.b32 t, hi, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $4, t, $12;
-        shr.u32 t, hi, 4;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $5, t, $12;
-        shr.u32 t, hi, 8;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $6, t, $13;
-        shr.u32 t, hi, 12;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, c;
-        mul.rn.bf16x2 $7, t, $13;
-        }
-        """,
-        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r,r,r",
-        [words, s0, s1, s2, s3],
-        dtype=(
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-        ),
-        is_pure=True,
-        pack=2,
-    )
-
-
-@triton.jit
-def _decode_asym(words, s0, s1, s2, s3, z0, z1, z2, z3):
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 lo, hi, t;
-        prmt.b32 lo, $8, $9, 0x5410;
-        prmt.b32 hi, $8, $9, 0x7632;
-        lop3.b32 t, lo, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $14;
-        mul.rn.bf16x2 $0, t, $10;
-        shr.u32 t, lo, 4;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $14;
-        mul.rn.bf16x2 $1, t, $10;
-        shr.u32 t, lo, 8;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $15;
-        mul.rn.bf16x2 $2, t, $11;
-        shr.u32 t, lo, 12;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $15;
-        mul.rn.bf16x2 $3, t, $11;
-        lop3.b32 t, hi, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $16;
-        mul.rn.bf16x2 $4, t, $12;
-        shr.u32 t, hi, 4;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $16;
-        mul.rn.bf16x2 $5, t, $12;
-        shr.u32 t, hi, 8;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $17;
-        mul.rn.bf16x2 $6, t, $13;
-        shr.u32 t, hi, 12;
-        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
-        sub.rn.bf16x2 t, t, $17;
-        mul.rn.bf16x2 $7, t, $13;
-        }
-        """,
-        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r",
-        [words, s0, s1, s2, s3, z0, z1, z2, z3],
-        dtype=(
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-        ),
-        is_pure=True,
-        pack=2,
-    )
-
-
-@triton.jit
-def _plane(words, scale, zero, i: tl.constexpr, dtype):
-    # an integer of four bits times a bf16 scale is exact in fp32: one rounding
-    code = ((words >> (4 * i)) & 15).to(tl.float32)
-    return ((code - zero) * scale.to(tl.float32)).to(dtype)
-
-
-@triton.jit
-def _wide(x, words):
-    return tl.broadcast_to(x[:, None], words.shape)
-
-
-@triton.jit
-def _load_zero(zero, at, ASYM: tl.constexpr, ASM: tl.constexpr):
-    if ASYM:
-        z = tl.load(zero + at).to(tl.float32)
-    else:
-        z = tl.full(at.shape, 8.0, tl.float32)
-    if ASM:
-        z = (z + 128.0).to(tl.bfloat16)
-    return z
+from fspec.kernels.packed.jit_codes import (
+    decode_asym,
+    decode_sym,
+    load_zero,
+    plane,
+    wide,
+)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -190,15 +58,15 @@ def packed_kernel(
     # scales are read one block ahead: the loop's own loads alone are pipelined
     s0 = tl.load(scale + group)
     s1, s2, s3 = s0, s0, s0
-    z0 = _load_zero(zero, group, ASYM, ASM)
+    z0 = load_zero(zero, group, ASYM, ASM)
     z1, z2, z3 = z0, z0, z0
     if PER == 4:
         s1 = tl.load(scale + group + padded)
         s2 = tl.load(scale + group + 2 * padded)
         s3 = tl.load(scale + group + 3 * padded)
-        z1 = _load_zero(zero, group + padded, ASYM, ASM)
-        z2 = _load_zero(zero, group + 2 * padded, ASYM, ASM)
-        z3 = _load_zero(zero, group + 3 * padded, ASYM, ASM)
+        z1 = load_zero(zero, group + padded, ASYM, ASM)
+        z2 = load_zero(zero, group + 2 * padded, ASYM, ASM)
+        z3 = load_zero(zero, group + 3 * padded, ASYM, ASM)
     for block in range(first, end):
         codes = tl.load(word_at)
         t0, t1, t2, t3 = s0, s1, s2, s3
@@ -207,26 +75,26 @@ def packed_kernel(
         s0 = tl.load(scale + group)
         s1, s2, s3 = s0, s0, s0
         if ASYM:
-            z0 = _load_zero(zero, group, ASYM, ASM)
+            z0 = load_zero(zero, group, ASYM, ASM)
             z1, z2, z3 = z0, z0, z0
         if PER == 4:
             s1 = tl.load(scale + group + padded)
             s2 = tl.load(scale + group + 2 * padded)
             s3 = tl.load(scale + group + 3 * padded)
             if ASYM:
-                z1 = _load_zero(zero, group + padded, ASYM, ASM)
-                z2 = _load_zero(zero, group + 2 * padded, ASYM, ASM)
-                z3 = _load_zero(zero, group + 3 * padded, ASYM, ASM)
+                z1 = load_zero(zero, group + padded, ASYM, ASM)
+                z2 = load_zero(zero, group + 2 * padded, ASYM, ASM)
+                z3 = load_zero(zero, group + 3 * padded, ASYM, ASM)
         scales = (
-            _wide(t0, codes),
-            _wide(t1, codes),
-            _wide(t2, codes),
-            _wide(t3, codes),
+            wide(t0, codes),
+            wide(t1, codes),
+            wide(t2, codes),
+            wide(t3, codes),
         )
-        zeros = (_wide(u0, codes), _wide(u1, codes), _wide(u2, codes), _wide(u3, codes))
+        zeros = (wide(u0, codes), wide(u1, codes), wide(u2, codes), wide(u3, codes))
         if ASM:
             if ASYM:
-                planes = _decode_asym(
+                planes = decode_asym(
                     codes,
                     scales[0],
                     scales[1],
@@ -238,12 +106,12 @@ def packed_kernel(
                     zeros[3],
                 )
             else:
-                planes = _decode_sym(codes, scales[0], scales[1], scales[2], scales[3])
+                planes = decode_sym(codes, scales[0], scales[1], scales[2], scales[3])
         for i in tl.static_range(8):
             if ASM:
                 right = planes[i]
             else:
-                right = _plane(
+                right = plane(
                     codes, scales[i // 2], zeros[i // 2], i, x.dtype.element_ty
                 )
             keep = live
@@ -301,8 +169,8 @@ def dequantize_kernel(
     for i in tl.static_range(8):
         k = block * 128 + i * 16
         group = (k // GROUP).to(tl.int64) * padded + col
-        s = _wide(tl.load(scale + group), codes)
-        z = _wide(_load_zero(zero, group, ASYM, False), codes)
-        weight = _plane(codes, s, z, i, y.dtype.element_ty)
+        s = wide(tl.load(scale + group), codes)
+        z = wide(load_zero(zero, group, ASYM, False), codes)
+        weight = plane(codes, s, z, i, y.dtype.element_ty)
         keep = (col < outer)[:, None] & (k + j < inner)[None, :]
         tl.store(y + col[:, None] * inner + k + j[None, :], weight, mask=keep)
