@@ -39,6 +39,14 @@ def find_device(name: torch.device | str) -> torch.device:
             f"device {name} was given; torch {torch.__version__} sees {count} "
             f"{device.type} devices here. Use another, or a torch built for it"
         )
+    if device.type != "cpu" and device.index is not None:
+        current = _module(device).current_device()
+        if device.index != current:
+            raise UnsupportedError(
+                f"device {name} was given; kernels are launched on the current device, "
+                f"{device.type}:{current}. Call torch.{device.type}.set_device("
+                f"{device.index}) first, or leave the index out"
+            )
     return device
 
 

@@ -134,14 +134,14 @@ def plan(
             f"up to {shape.side}"
         )
     tiles = row_tiles(batch, t, 1 if single else shape.side // (heads // kv))
-    facts = zip(
-        batch.slots, batch.starts, batch.lengths, batch.counts, batch.edges, strict=True
-    )
-    known = [list(fact) for fact in facts]
-    ends = (f[2] + f[3] for f in known)
+    # a request without rows does nothing: it folds nothing either
+    known = [
+        (slot, start, length, count, edge if count else start)
+        for slot, length, count, edge, start in zip(*batch, strict=True)
+    ]
     work = (
-        -(-(end - f[1]) // CHUNK) if f[3] or f[4] > f[1] else 0
-        for end, f in zip(ends, known, strict=True)
+        -(-(length + count - start) // CHUNK) if count else 0
+        for _, start, length, count, _ in known
     )
     # one small copy a call; int32, for positions end at 2 ** 20
     flat = torch.tensor(

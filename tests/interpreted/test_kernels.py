@@ -51,8 +51,9 @@ def test_gates(draw):
     cases.gates(TRITON, draw, 3, 3, 12)
 
 
-def test_vocab(draw):
-    cases.vocab(TRITON, draw, 64, 300, 3)
+@pytest.mark.parametrize("outer", [5, 300])
+def test_vocab(draw, outer):
+    cases.vocab(TRITON, draw, 64, outer, 3)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def test_attention(draw, lengths, counts, size, kv, group, dim):
     [
         ([0, 5], [3, 1], [0, 0], (1, 1), (8, 12)),
         ([20, 47], [3, 6], [16, 32], (2, 6), (32, 32)),
+        ([15, 16, 17], [1, 0, 3], [0, 0, 16], (1, 2), (16, 24)),
     ],
 )
 def test_delta(draw, lengths, counts, starts, heads, dims):

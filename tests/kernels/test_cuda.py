@@ -43,7 +43,12 @@ def test_product(ops, draw, inner, outer, rows):
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
     ("inner", "outer", "rows"),
-    [(40, 7, [1, 9]), (200, 100, [1, 16, 33, 130]), (5120, 2048, [1, 8, 16, 17, 128])],
+    [
+        (40, 7, [1, 9]),
+        (1100, 1, [1, 3]),
+        (200, 100, [1, 16, 33, 130]),
+        (5120, 2048, [1, 8, 16, 17, 128]),
+    ],
 )
 def test_packed(ops, draw, inner, outer, group, symmetric, rows):
     cases.packed(ops, draw, inner, outer, group, symmetric, rows)
@@ -67,7 +72,8 @@ def test_gates(ops, draw, rows, count, dim):
 
 
 @pytest.mark.parametrize(
-    ("inner", "outer", "rows"), [(16, 61, 3), (64, 5000, 7), (256, 1 << 17, 17)]
+    ("inner", "outer", "rows"),
+    [(16, 5, 2), (16, 61, 3), (64, 5000, 7), (256, 1 << 17, 17)],
 )
 def test_vocab(ops, draw, inner, outer, rows):
     cases.vocab(ops, draw, inner, outer, rows)
@@ -94,6 +100,7 @@ def test_attention(ops, draw, lengths, counts, size, kv, group, dim):
         ([20, 16, 47], [8, 20, 0], [16, 0, 32], (2, 6), (32, 32)),
         ([40, 60], [8, 8], [32, 32], (16, 48), (128, 128)),
         ([0], [50], [0], (16, 48), (128, 128)),
+        ([15, 16, 17], [1, 0, 3], [0, 0, 16], (1, 2), (16, 24)),
     ],
 )
 def test_delta(ops, draw, lengths, counts, starts, heads, dims):

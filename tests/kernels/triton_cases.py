@@ -152,6 +152,7 @@ def vocab(ops: Kernels, draw: Draw, inner: int, outer: int, rows: int) -> None:
     values, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
     with nan_filled():
         same(ops.argmax(hidden, w), ids[:, 0])
+        same(ops.argmax(hidden.t().contiguous().t(), w), ids[:, 0])
         found = ops.top(hidden, w, 16)
         same(found[0], values[:, :16])
         same(found[1], ids[:, :16])

@@ -59,7 +59,8 @@ def delta(
     keys = (channels - heads * value_dim) // (2 * key_dim)
     out = (raw.new_empty if plan.full else raw.new_zeros)(len(raw), heads, value_dim)
     folds = [
-        edge > start for edge, start in zip(batch.edges, batch.starts, strict=True)
+        count > 0 and edge > start
+        for _, _, count, edge, start in zip(*batch, strict=True)
     ]
     chunks = plan.chunks
     if chunks == 0:

@@ -139,8 +139,9 @@ def sum_kernel(work, y, span, parts, BLOCK: tl.constexpr, PDL: tl.constexpr):
     keep = at < span
     wait_before(PDL)
     total = tl.load(work + at, mask=keep, other=0.0)
+    each = tl.zeros([], tl.int64) + span  # a span of 1 is a constant without a type
     for p in range(1, parts):
-        total += tl.load(work + p * span.to(tl.int64) + at, mask=keep, other=0.0)
+        total += tl.load(work + p * each + at, mask=keep, other=0.0)
     tl.store(y + at, total.to(y.dtype.element_ty), mask=keep)
 
 

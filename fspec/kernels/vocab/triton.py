@@ -22,6 +22,8 @@ KEYS, KEYS_LAUNCH = 2048, Launch(4)
 def _head(
     hidden: Float[Tensor, "r d"], w: Float[Tensor, "d n"], count: int
 ) -> Int[Tensor, "r m"]:
+    if hidden.stride(-1) != 1:
+        hidden = hidden.contiguous()
     rows, outer = hidden.shape[0], w.shape[1]
     tile = choose_tile(min(rows, 16), outer, hidden)
     if not tile.swap:
@@ -62,7 +64,7 @@ def top(
     hidden: Float[Tensor, "r d"], w: Float[Tensor, "d n"], count: int
 ) -> tuple[Float[Tensor, "r c"], Int[Tensor, "r c"]]:
     """Greatest logits and their ids, the lowest first of equals."""
-    return _values(_head(hidden, w, count), hidden.dtype)
+    return _values(_head(hidden, w, min(count, w.shape[1])), hidden.dtype)
 
 
 def top_logits(
@@ -70,6 +72,7 @@ def top_logits(
 ) -> tuple[Float[Tensor, "r c"], Int[Tensor, "r c"]]:
     """Do as `top` on logits that were written out; bytes: the logits once."""
     rows, outer = logits.shape
+    count = min(count, outer)
     blocks = triton.cdiv(outer, LOGITS)
     best = logits.new_empty(rows, blocks * count, dtype=torch.int64)
     logits_kernel[(blocks, rows)](
