@@ -79,21 +79,16 @@ class Plan(NamedTuple):
         return out
 
 
-def split_length(position: int) -> int:
-    """Rows in a split of the keys of a row at a position."""
-    return next(length for end, length in RANGES if position < end)
-
-
 def row_tiles(batch: Batch, t: int, rows: int) -> list[tuple[int, int, int, int, int]]:
     """Cut each request's rows to tiles of up to `rows`, none across a range's edge."""
     out = []
     for i, (length, count) in enumerate(zip(*batch[1:3], strict=True)):
         position = length
         while position < length + count:
-            edge = next(end for end, _ in RANGES if position < end)
+            edge, split = next(known for known in RANGES if position < known[0])
             end = min(position + rows, length + count, edge)
             place = i * t + position - length
-            out.append((i, position, place, end - position, split_length(position)))
+            out.append((i, position, place, end - position, split))
             position = end
     return out
 

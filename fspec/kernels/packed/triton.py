@@ -69,7 +69,7 @@ def product(x: Float[Tensor, "r i"], w: Packed) -> Float[Tensor, "r o"]:
     tiles, blocks = w.words.shape[:2]
     parts = triton.cdiv(blocks, each)
     work = out if parts == 1 else x.new_empty(parts, *out.shape, dtype=torch.float32)
-    fused = x.is_cuda
+    cuda = x.is_cuda
     packed_kernel[(triton.cdiv(rows, 8), tiles, parts)](
         x,
         w.words,
@@ -88,10 +88,10 @@ def product(x: Float[Tensor, "r i"], w: Packed) -> Float[Tensor, "r o"]:
         GROUP=w.group,
         ASYM=w.zero is not None,
         EVEN=w.inner % INNER == 0,
-        ASM=fused,
-        SWAP=fused,
-        PDL=fused,
-        **(Launch(2, 3) if fused else Launch(4, 1))._asdict(),
+        ASM=cuda,
+        SWAP=cuda,
+        PDL=cuda,
+        **(Launch(2, 3) if cuda else Launch(4, 1))._asdict(),
     )
     if parts > 1:
         span = out.numel()
