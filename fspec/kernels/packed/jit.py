@@ -7,6 +7,7 @@ from fspec.kernels.jit import release_next, wait_before
 from fspec.kernels.packed.jit_codes import (
     decode_asym,
     decode_sym,
+    load_groups,
     load_zero,
     plane,
     wide,
@@ -56,35 +57,17 @@ def packed_kernel(
         total = tl.zeros([ROWS, OUTER], tl.float32)
     end = tl.minimum(first + each, blocks)
     # scales are read one block ahead: the loop's own loads alone are pipelined
-    s0 = tl.load(scale + group)
-    s1, s2, s3 = s0, s0, s0
-    z0 = load_zero(zero, group, ASYM, ASM)
-    z1, z2, z3 = z0, z0, z0
-    if PER == 4:
-        s1 = tl.load(scale + group + padded)
-        s2 = tl.load(scale + group + 2 * padded)
-        s3 = tl.load(scale + group + 3 * padded)
-        z1 = load_zero(zero, group + padded, ASYM, ASM)
-        z2 = load_zero(zero, group + 2 * padded, ASYM, ASM)
-        z3 = load_zero(zero, group + 3 * padded, ASYM, ASM)
+    s0, s1, s2, s3, z0, z1, z2, z3 = load_groups(
+        scale, zero, group, padded, PER, ASYM, ASM
+    )
     for block in range(first, end):
         codes = tl.load(word_at)
         t0, t1, t2, t3 = s0, s1, s2, s3
         u0, u1, u2, u3 = z0, z1, z2, z3
         group += tl.where(block + 1 < end, PER * padded, 0)
-        s0 = tl.load(scale + group)
-        s1, s2, s3 = s0, s0, s0
-        if ASYM:
-            z0 = load_zero(zero, group, ASYM, ASM)
-            z1, z2, z3 = z0, z0, z0
-        if PER == 4:
-            s1 = tl.load(scale + group + padded)
-            s2 = tl.load(scale + group + 2 * padded)
-            s3 = tl.load(scale + group + 3 * padded)
-            if ASYM:
-                z1 = load_zero(zero, group + padded, ASYM, ASM)
-                z2 = load_zero(zero, group + 2 * padded, ASYM, ASM)
-                z3 = load_zero(zero, group + 3 * padded, ASYM, ASM)
+        s0, s1, s2, s3, z0, z1, z2, z3 = load_groups(
+            scale, zero, group, padded, PER, ASYM, ASM
+        )
         scales = (
             wide(t0, codes),
             wide(t1, codes),

@@ -146,3 +146,28 @@ def load_zero(zero, at, ASYM: tl.constexpr, ASM: tl.constexpr):
     if ASM:
         z = (z + 128.0).to(tl.bfloat16)
     return z
+
+
+@triton.jit
+def load_groups(
+    scale,
+    zero,
+    at,
+    padded,
+    PER: tl.constexpr,
+    ASYM: tl.constexpr,
+    ASM: tl.constexpr,
+):
+    """Load scales and zeros of a block of 128 inputs, by quarters: PER are distinct."""
+    s0 = tl.load(scale + at)
+    z0 = load_zero(zero, at, ASYM, ASM)
+    s1, s2, s3 = s0, s0, s0
+    z1, z2, z3 = z0, z0, z0
+    if PER == 4:
+        s1 = tl.load(scale + at + padded)
+        s2 = tl.load(scale + at + 2 * padded)
+        s3 = tl.load(scale + at + 3 * padded)
+        z1 = load_zero(zero, at + padded, ASYM, ASM)
+        z2 = load_zero(zero, at + 2 * padded, ASYM, ASM)
+        z3 = load_zero(zero, at + 3 * padded, ASYM, ASM)
+    return s0, s1, s2, s3, z0, z1, z2, z3
